@@ -55,7 +55,7 @@ func afterLost(t *testing.T, fn func(c *cluster, effect bool, lose func(request 
 // sessionsOf returns the number of sessions in the state and in the leader's memory.
 func (c *cluster) sessionsOf() (recorded, live int) {
 	c.group.View(func(r kvtx.Reader) {
-		require.NoError(c.t, session.Sessions(state.New(0).View(r), func(record.SessionInfo) bool { recorded++; return true }))
+		require.NoError(c.t, session.Sessions(state.New(0).View(r), func(*record.Session) error { recorded++; return nil }))
 	})
 	return recorded, c.leader().Status().Sessions
 }

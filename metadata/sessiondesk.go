@@ -134,11 +134,11 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 		return
 	}
 	err := d.Store.View(func(r kvtx.Reader, _ uint64) error {
-		info, err := statesession.Session(d.Machine.View(r), moraine.SessionID(reply.Session))
+		s, err := d.Machine.View(r).Session(moraine.SessionID(reply.Session))
 		if err != nil {
 			return err
 		}
-		ses, err := d.session(r, info, began)
+		ses, err := d.session(r, s, began)
 		if err != nil {
 			return err
 		}
@@ -152,12 +152,12 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 }
 
 // session builds a live session for this leader's memory.
-func (d *sessionDesk) session(r kvtx.Reader, info record.SessionInfo, renewed time.Time) (*session, error) {
-	tenants, all, err := tree.Tenants(d.Machine.View(r), info.Root)
+func (d *sessionDesk) session(r kvtx.Reader, s *record.Session, renewed time.Time) (*session, error) {
+	tenants, all, err := tree.Tenants(d.Machine.View(r), s.Root)
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: it then has no tenant
 		return nil, err
 	}
-	return &session{principal: info.Principal, node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
+	return &session{principal: s.Principal, node: s.Node, root: uint64(s.Root), readOnly: s.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: s.Leases}, nil
 }
 
 // renewSession renews a session for a term, after a round that proves that this server still leads.
@@ -269,21 +269,12 @@ func (s *sessions) gateways() map[string]time.Time {
 func (d *sessionDesk) loadSessions() error {
 	now := d.Clock.Now()
 	return d.Store.View(func(r kvtx.Reader, _ uint64) error {
-		var infos []record.SessionInfo
-		err := statesession.Sessions(d.Machine.View(r), func(info record.SessionInfo) bool {
-			infos = append(infos, info)
-			return true
-		})
-		if err != nil {
-			return err
-		}
-		for _, info := range infos {
-			ses, err := d.session(r, info, now)
-			if err != nil {
-				return err
+		return statesession.Sessions(d.Machine.View(r), func(s *record.Session) error {
+			ses, err := d.session(r, s, now)
+			if err == nil {
+				d.sessions.add(uint64(s.Id), ses)
 			}
-			d.sessions.add(uint64(info.ID), ses)
-		}
-		return nil
+			return err
+		})
 	})
 }

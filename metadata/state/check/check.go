@@ -80,34 +80,21 @@ func (c *checker) problem(format string, args ...any) {
 
 // each calls fn with every pair of a table.
 func (c *checker) each(table byte, fn func(key, value []byte) error) error {
-	var bad error
-	prefix := c.K.Table(table)
-	err := c.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		bad = fn(key, value)
-		return bad == nil
-	})
-	if err == nil {
-		err = bad
-	}
-	return err
+	return c.EachIn(c.K.Table(table), func(key, value []byte) (bool, error) { return true, fn(key, value) })
 }
 
 func (c *checker) sum() error {
 	var sum, want record.Sum
 	lo, hi := c.K.All()
 	sumKey := c.K.Meta(record.MetaSum)
-	var bad error
-	err := c.R.Scan(lo, hi, func(key, value []byte) bool {
+	err := c.Each(lo, hi, func(key, value []byte) (_ bool, err error) {
 		if bytes.Equal(key, sumKey) {
-			want, bad = record.DecodeSum(value)
-			return bad == nil
+			want, err = record.DecodeSum(value)
+			return true, err
 		}
 		sum.Add(key, value)
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	if err == nil && sum != want {
 		c.problem("the running sum is %x, the pairs give %x", want, sum)
 	}

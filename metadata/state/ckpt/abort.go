@@ -61,28 +61,22 @@ func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) 
 
 // SilentSteps returns at most limit open steps without a seal for their timeout, as requests that
 // abort them.
-func SilentSteps(r *kvtx.View, limit int) ([]*wire.AbortStep, error) {
-	v := r
+func SilentSteps(v *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 	c, err := v.Counters()
 	if err != nil {
 		return nil, err
 	}
 	var out []*wire.AbortStep
-	var bad error
-	prefix := r.K.Table(record.TabOpenStep)
-	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
-		var s *record.Step
-		if s, bad = tree.MustStep(v, StepOfKey(key)); bad != nil {
-			return false
+	err = v.EachIn(v.K.Table(record.TabOpenStep), func(key, _ []byte) (bool, error) {
+		s, err := tree.MustStep(v, StepOfKey(key))
+		if err != nil {
+			return false, err
 		}
 		if s.Silent(c[record.CClusterTime]) {
 			out = append(out, &wire.AbortStep{Key: s.Id.ToWire(), Reason: s.SilenceReason()})
 		}
-		return len(out) < limit
+		return len(out) < limit, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, err
 }
 

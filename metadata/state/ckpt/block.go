@@ -55,22 +55,18 @@ func countSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 // blockDigest returns the SHA-256 of the digests of a block's parts, in rank order.
 func blockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
 	h := sha256.New()
-	var bad error
 	lo := v.K.Part(s.Id, n*record.BlockRanks)
 	hi := v.K.Part(s.Id, n*record.BlockRanks+s.BlockLen(n))
 	ranks := uint32(0)
-	err := v.R.Scan(lo, hi, func(_, value []byte) bool {
+	err := v.Each(lo, hi, func(_, value []byte) (bool, error) {
 		var p record.Part
-		if bad = p.Decode(value); bad != nil {
-			return false
+		if err := p.Decode(value); err != nil {
+			return false, err
 		}
 		h.Write(p.Digest[:])
 		ranks++
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	if err == nil && ranks != s.BlockLen(n) {
 		err = &moraine.Error{Op: "digest of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
 	}

@@ -55,18 +55,15 @@ func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 		case attempt == before.Attempt:
 			limit = min(limit, before.Step-1)
 		}
-		var bad error
 		first := v.K.RunCommit(record.StepID{Run: run, Attempt: attempt, Step: limit})
 		end := kvtx.PrefixEnd(record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(run)), attempt))
-		err := v.R.Scan(first, end, func(key, _ []byte) bool {
+		err := v.Each(first, end, func(key, _ []byte) (bool, error) {
 			id := StepOfKey(key)
 			id.Step = ^id.Step
-			found, bad = standing(v, id, level)
-			return bad == nil && found == nil
+			s, err := standing(v, id, level)
+			found = s
+			return found == nil, err
 		})
-		if err == nil {
-			err = bad
-		}
 		return found == nil, err
 	})
 	return found, err

@@ -183,24 +183,20 @@ func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaRespo
 	}
 	reply := &wire.PartsReply{}
 	limit := tree.PageLimit(op.GetLimit())
-	var bad error
-	err := v.R.Scan(v.K.Part(id, op.GetAfter()), kvtx.PrefixEnd(v.K.Parts(id)), func(key, value []byte) bool {
+	err := v.Each(v.K.Part(id, op.GetAfter()), kvtx.PrefixEnd(v.K.Parts(id)), func(key, value []byte) (bool, error) {
 		var p record.Part
-		if bad = p.Decode(value); bad != nil {
-			return false
+		if err := p.Decode(value); err != nil {
+			return false, err
 		}
 		if !p.Sealed {
-			return true
+			return true, nil
 		}
 		if reply.More = len(reply.Parts) == limit; reply.More {
-			return false
+			return false, nil
 		}
 		reply.Parts = append(reply.Parts, p.ToWire(binary.BigEndian.Uint32(key[len(key)-4:])))
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Parts{Parts: reply}}, err
 }
 

@@ -258,25 +258,20 @@ func ReadSteps(v *kvtx.View, sc kvtx.Scope, op *wire.ListSteps) (*wire.MetaRespo
 	if op.GetAfterAttempt() > 0 {
 		lo = append(v.K.Step(record.StepID{Run: r.Id, Attempt: op.GetAfterAttempt(), Step: op.GetAfterStep()}), 0)
 	}
-	var bad error
-	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.Steps(r.Id)), func(key, value []byte) bool {
+	err = v.Each(lo, kvtx.PrefixEnd(v.K.Steps(r.Id)), func(key, value []byte) (bool, error) {
 		s := &record.Step{Id: StepOfKey(key)}
-		if bad = s.Decode(value); bad != nil {
-			return false
+		if err := s.Decode(value); err != nil {
+			return false, err
 		}
 		if !op.GetAll() && s.State != record.StepCommitted {
-			return true
+			return true, nil
 		}
 		if reply.More = len(reply.Steps) == limit; reply.More {
-			return false
+			return false, nil
 		}
 		w := s.ToWire()
-		bad = nameLoss(v, s, w)
 		reply.Steps = append(reply.Steps, w)
-		return bad == nil
+		return true, nameLoss(v, s, w)
 	})
-	if err == nil {
-		err = bad
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Steps{Steps: reply}}, err
 }

@@ -278,27 +278,22 @@ func ReadRuns(v *kvtx.View, sc kvtx.Scope, op *wire.ListRuns) (*wire.MetaRespons
 	if op.GetAfter() != "" {
 		lo = append(v.K.Dentry(dir.Id, op.GetAfter()), 0)
 	}
-	var bad error
-	err = v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+	err = v.Each(lo, kvtx.PrefixEnd(prefix), func(key, value []byte) (bool, error) {
 		name := string(key[len(prefix):])
-		var e record.Dentry
-		if e, bad = record.DecodeDentry(value); bad != nil || e.Typ != record.TypeDirectory {
-			return bad == nil
+		e, err := record.DecodeDentry(value)
+		if err != nil || e.Typ != record.TypeDirectory {
+			return true, err
 		}
-		var r *record.Run
-		if r, bad = tree.RunRecord(v, moraine.RunID(e.Inode)); bad != nil || r == nil {
-			return bad == nil
+		r, err := tree.RunRecord(v, moraine.RunID(e.Inode))
+		if err != nil || r == nil {
+			return true, err
 		}
 		if reply.More = len(reply.Runs) == limit; reply.More {
-			return false
+			return false, nil
 		}
-		var w *wire.Run
-		w, bad = runToWire(v, r, name)
+		w, err := runToWire(v, r, name)
 		reply.Runs = append(reply.Runs, w)
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Runs{Runs: reply}}, err
 }

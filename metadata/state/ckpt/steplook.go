@@ -40,8 +40,7 @@ func StepLosses(r *kvtx.View) (changes, stripes, steps uint64, err error) {
 
 // FindStepLoss continues an inspection by about limit extents and files. It stops early when a
 // JudgeSteps is full.
-func FindStepLoss(r *kvtx.View, l *StepLook, limit int) error {
-	v := r
+func FindStepLoss(v *kvtx.View, l *StepLook, limit int) error {
 	c, err := v.Counters()
 	if err != nil {
 		return err

@@ -122,19 +122,13 @@ func otherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 		return s != nil, err
 	}
 	found := false
-	var bad error
-	prefix := t.K.RunCommits(r.Id)
-	err = t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+	err = t.EachIn(t.K.RunCommits(r.Id), func(key, _ []byte) (bool, error) {
 		id := StepOfKey(key)
 		id.Step = ^id.Step
-		var s *record.Step
-		s, bad = standing(&t.View, id, 0)
+		s, err := standing(&t.View, id, 0)
 		found = s != nil
-		return bad == nil && !found
+		return !found, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return found, err
 }
 

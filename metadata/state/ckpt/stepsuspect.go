@@ -22,8 +22,7 @@ const maxSuspects = 4096
 // all set it includes those recorded as lost. seen are the stripes that were lost before, whose
 // checkpoints were inspected; it returns those lost now. A nil StepLook means that there is nothing
 // to inspect.
-func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*StepLook, map[moraine.StripeID]bool, error) {
-	v := r
+func LossSuspects(v *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*StepLook, map[moraine.StripeID]bool, error) {
 	lost, err := lostStripes(v, maxSuspects)
 	if err != nil {
 		return nil, seen, err
@@ -98,20 +97,15 @@ func lostSteps(v *kvtx.View, rows map[string]bool) error {
 		return err
 	}
 	left := c[record.CLostSteps]
-	var bad error
-	prefix := v.K.Table(record.TabRunCommit)
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+	err = v.EachIn(v.K.Table(record.TabRunCommit), func(key, _ []byte) (bool, error) {
 		id := StepOfKey(key)
 		id.Step = ^id.Step
-		var s *record.Step
-		if s, bad = tree.StepRecord(v, id); bad == nil && s != nil && s.Lost() {
+		s, err := tree.StepRecord(v, id)
+		if err == nil && s != nil && s.Lost() {
 			rows[string(key)] = true
 			left--
 		}
-		return bad == nil && left > 0
+		return left > 0, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return err
 }

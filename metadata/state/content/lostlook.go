@@ -121,8 +121,7 @@ func inMemoryFile(v *kvtx.View, id moraine.InodeID) (row record.UnsafeFile, i *r
 // FindLost searches files at level memory for lost bytes, about limit extents from a place on. It
 // returns one lost place of each such file, at most MaxRaised, and where to continue: the zero
 // place after all files.
-func FindLost(r *kvtx.View, from FilePlace, limit int) (lost []FilePlace, next FilePlace, err error) {
-	v := r
+func FindLost(v *kvtx.View, from FilePlace, limit int) (lost []FilePlace, next FilePlace, err error) {
 	rows, err := UnsafeFiles(v, max(from.Inode, 1)-1, limit)
 	if err != nil {
 		return nil, next, err

@@ -214,8 +214,7 @@ func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
 // Raisable returns at most limit files after one for which RaiseLevels would change something. It
 // inspects at most look rows. It also returns the last row inspected; 0 if that was the last of
 // all.
-func Raisable(r *kvtx.View, after moraine.InodeID, look, limit int) (ids []moraine.InodeID, last moraine.InodeID, err error) {
-	v := r
+func Raisable(v *kvtx.View, after moraine.InodeID, look, limit int) (ids []moraine.InodeID, last moraine.InodeID, err error) {
 	rows, err := UnsafeFiles(v, after, look)
 	if err != nil {
 		return nil, 0, err

@@ -124,8 +124,7 @@ func unreported(v *kvtx.View, d *record.Device) (bool, error) {
 
 // Unreported returns the number of devices in service that have not completed a report since the
 // metadata was restored or a quorum was forced.
-func Unreported(r *kvtx.View) (n int, err error) {
-	v := r
+func Unreported(v *kvtx.View) (n int, err error) {
 	c, err := v.Cluster()
 	if err != nil || c.Incarnation <= 1 {
 		return 0, err

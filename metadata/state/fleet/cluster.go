@@ -33,16 +33,10 @@ func AddSigningKey(t *kvtx.Tx, op *statepb.AddSigningKey) (*wire.MetaResponse, e
 // signingKeys returns all keys, oldest id first.
 func signingKeys(v *kvtx.View) ([]*wire.SigningKey, error) {
 	var out []*wire.SigningKey
-	var bad error
-	prefix := v.K.Table(record.TabSigningKey)
-	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var k *wire.SigningKey
-		k, bad = record.DecodeSigningKey(record.LastU64(key), value)
+	err := v.EachIn(v.K.Table(record.TabSigningKey), func(key, value []byte) (bool, error) {
+		k, err := record.DecodeSigningKey(record.LastU64(key), value)
 		out = append(out, k)
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, err
 }

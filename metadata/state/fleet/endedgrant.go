@@ -42,19 +42,13 @@ func tidyEndedGrants(t *kvtx.Tx) error {
 	if err != nil {
 		return err
 	}
-	var bad error
 	var list []*record.Grant
 	prefix := t.K.Table(record.TabEndedGrant)
-	err = t.Scan(t.K.EndedGrant(from), kvtx.PrefixEnd(prefix), func(_, value []byte) bool {
-		var g *record.Grant
-		if g, bad = record.DecodeGrant(slices.Clone(value)); bad == nil {
-			list = append(list, g)
-		}
-		return bad == nil && len(list) < endedScan
+	err = t.Each(t.K.EndedGrant(from), kvtx.PrefixEnd(prefix), func(_, value []byte) (bool, error) {
+		g, err := record.DecodeGrant(slices.Clone(value))
+		list = append(list, g)
+		return len(list) < endedScan, err
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil {
 		return err
 	}
@@ -118,10 +112,9 @@ func setEndedCursor(t *kvtx.Tx, at moraine.StripeID) {
 }
 
 // EndedGrants counts the ranges of ended grants, up to limit.
-func EndedGrants(r *kvtx.View, limit int) (n int, err error) {
-	v := r
+func EndedGrants(v *kvtx.View, limit int) (n int, err error) {
 	prefix := v.K.Table(record.TabEndedGrant)
-	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(_, _ []byte) bool {
+	err = v.Scan(prefix, kvtx.PrefixEnd(prefix), func(_, _ []byte) bool {
 		n++
 		return n < limit
 	})

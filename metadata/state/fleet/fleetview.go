@@ -12,25 +12,20 @@ import (
 
 // Hosts returns every host with its devices, also retired ones, by ID. The state does not know
 // whether they are up or how full they are.
-func Hosts(r *kvtx.View) ([]*wire.Host, error) {
-	v := r
+func Hosts(v *kvtx.View) ([]*wire.Host, error) {
 	var out []*wire.Host
 	byID := make(map[string]*wire.Host)
-	var bad error
-	prefix := r.K.Table(record.TabHost)
-	err := r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+	prefix := v.K.Table(record.TabHost)
+	err := v.EachIn(prefix, func(key, value []byte) (bool, error) {
 		h := &record.Host{Id: string(key[len(prefix):])}
-		if bad = h.Decode(value); bad != nil {
-			return false
+		if err := h.Decode(value); err != nil {
+			return false, err
 		}
 		w := &wire.Host{Id: h.Id, Rack: h.Rack, Addresses: h.Addresses, AdminAddress: h.Admin, Bucket: h.Bucket,
 			MaintenanceUntil: h.Away, MaintenanceReason: h.AwayWhy}
 		out, byID[h.Id] = append(out, w), w
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +57,7 @@ func (c RepairCursor) End() bool { return c.last }
 // after them. They are sorted by least redundancy, lost stripes last. It skips items whose retry
 // time has not come. An exception are lost stripes last tried before back, the cluster time when a
 // host returned that may have some of their chunks. It inspects at most 16 times limit items.
-func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wire.RepairTask, RepairCursor, error) {
-	v := r
+func RepairQueue(v *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wire.RepairTask, RepairCursor, error) {
 	c, err := v.Counters()
 	if err != nil {
 		return nil, from, err
@@ -73,29 +67,25 @@ func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 	} else if info.FeatureLevel < kvtx.LevelUnrecoverable {
 		back = 0 // the item's wait does not show when it was tried
 	}
-	prefix := r.K.Table(record.TabRepair)
+	prefix := v.K.Table(record.TabRepair)
 	lo := prefix
 	if from.key != nil {
 		lo = from.key
 	}
 	var out []*wire.RepairTask
-	var bad error
 	next := RepairCursor{last: true}
 	seen := 0
-	err = r.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+	err = v.Each(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) (bool, error) {
 		if seen++; len(out) == limit || seen > 16*limit {
 			next = RepairCursor{key: slices.Clone(key)}
-			return false
+			return false, nil
 		}
-		var task *wire.RepairTask
-		if task, bad = waitingTask(v, moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back); task != nil {
+		task, err := waitingTask(v, moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back)
+		if task != nil {
 			out = append(out, task)
 		}
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, next, err
 }
 
@@ -131,8 +121,7 @@ func RepairRunning(r *kvtx.View) (uint64, error) {
 
 // RepairHopeful is RepairRunning without lost stripes. For those a job only tries whether chunks
 // that do not count can still be read, which mostly fails.
-func RepairHopeful(r *kvtx.View) (uint64, error) {
-	v := r
+func RepairHopeful(v *kvtx.View) (uint64, error) {
 	c, err := v.Counters()
 	if err != nil || c[record.CRepairRunning] == 0 || c[record.CLostStripes] == 0 {
 		return c[record.CRepairRunning], err

@@ -26,15 +26,11 @@ const (
 // grantIn returns the grant in one of the two tables that covers id; nil if there is none.
 func grantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, error) {
 	var g *record.Grant
-	var bad error
 	prefix := v.K.Table(table)
-	err := v.R.Scan(v.K.U64(table, uint64(id)), kvtx.PrefixEnd(prefix), func(_, value []byte) bool {
-		g, bad = record.DecodeGrant(value)
-		return false
+	err := v.Each(v.K.U64(table, uint64(id)), kvtx.PrefixEnd(prefix), func(_, value []byte) (_ bool, err error) {
+		g, err = record.DecodeGrant(value)
+		return false, err
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil || g == nil || !g.Covers(id) {
 		return nil, err
 	}

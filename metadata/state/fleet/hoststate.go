@@ -109,21 +109,17 @@ func hostsAway(v *kvtx.View, but string) ([]string, error) {
 		return nil, err
 	}
 	var away []string
-	var bad error
 	prefix := v.K.Table(record.TabHost)
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+	err = v.EachIn(prefix, func(key, value []byte) (bool, error) {
 		h := &record.Host{Id: string(key[len(prefix):])}
-		if bad = h.Decode(value); bad != nil {
-			return false
+		if err := h.Decode(value); err != nil {
+			return false, err
 		}
 		if h.Away > c[record.CClusterTime] && h.Id != but {
 			away = append(away, h.Id)
 		}
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return away, err
 }
 

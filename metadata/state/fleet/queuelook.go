@@ -21,27 +21,21 @@ type QueuedStripe struct {
 
 // QueuedStripes returns at most limit stripes of the repair queue by number, with or without a job;
 // more says whether there are others. It omits stripes that are only moved to balance devices.
-func QueuedStripes(r *kvtx.View, limit int) (out []QueuedStripe, more bool, err error) {
-	v := r
+func QueuedStripes(v *kvtx.View, limit int) (out []QueuedStripe, more bool, err error) {
 	var items []*record.RepairItem
-	var bad error
-	prefix := r.K.Table(record.TabRepairStripe)
-	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+	err = v.EachIn(v.K.Table(record.TabRepairStripe), func(key, value []byte) (bool, error) {
 		i := &record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
-		if bad = i.Decode(value); bad != nil {
-			return false
+		if err := i.Decode(value); err != nil {
+			return false, err
 		}
 		if i.Balance {
-			return true
+			return true, nil
 		}
 		if more = len(items) == limit; !more {
 			items = append(items, i)
 		}
-		return !more
+		return !more, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	for _, i := range items {
 		if err != nil {
 			return nil, false, err
@@ -75,21 +69,18 @@ type BadStripe struct {
 // BadChunks returns such stripes by number, from one on. It inspects at most limit items, and
 // returns where to continue, 0 at the end.
 func BadChunks(r *kvtx.View, from moraine.StripeID, limit int) (out []BadStripe, next moraine.StripeID, err error) {
-	var bad error
 	seen := 0
-	err = r.Scan(r.K.RepairStripe(from), kvtx.PrefixEnd(r.K.Table(record.TabRepairStripe)), func(key, value []byte) bool {
+	err = r.Each(r.K.RepairStripe(from), kvtx.PrefixEnd(r.K.Table(record.TabRepairStripe)), func(key, value []byte) (bool, error) {
 		i := record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
 		if seen++; seen > limit {
 			next = i.Stripe
-			return false
+			return false, nil
 		}
-		if bad = i.Decode(value); bad == nil && i.Bad != 0 {
+		err := i.Decode(value)
+		if err == nil && i.Bad != 0 {
 			out = append(out, BadStripe{i.Stripe, i.Bad})
 		}
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, next, err
 }

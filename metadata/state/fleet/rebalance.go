@@ -34,8 +34,7 @@ func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
 }
 
 // RebalanceSettings returns the settings in force; known is false below their feature level.
-func RebalanceSettings(r *kvtx.View) (s record.RebalanceSettings, known bool, err error) {
-	v := r
+func RebalanceSettings(v *kvtx.View) (s record.RebalanceSettings, known bool, err error) {
 	c, err := v.Cluster()
 	if err != nil {
 		return s, false, err

@@ -49,8 +49,7 @@ type ChunkVerdict struct {
 
 // ClassifyChunk judges a chunk that a device reports. It may be deleted if it died at or before
 // olderThan, in milliseconds of cluster time.
-func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (ChunkVerdict, error) {
-	v := r
+func ClassifyChunk(v *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (ChunkVerdict, error) {
 	if c.GetIndex() >= moraine.MaxChunks {
 		return ChunkVerdict{Fate: Unknown}, nil
 	}
@@ -167,7 +166,6 @@ type Expected struct {
 // [from, to); to 0 means the end. A report may lack those that came after it began (Since).
 func ExpectedChunks(r *kvtx.View, id moraine.DeviceID, from, to moraine.StripeID, limit int) ([]Expected, error) {
 	var out []Expected
-	var bad error
 	prefix := r.K.DeviceChunks(id)
 	hi := kvtx.PrefixEnd(prefix)
 	if to != 0 {
@@ -176,24 +174,17 @@ func ExpectedChunks(r *kvtx.View, id moraine.DeviceID, from, to moraine.StripeID
 	if limit <= 0 {
 		return nil, nil
 	}
-	err := r.Scan(record.Be64(prefix, uint64(from)), hi, func(key, value []byte) bool {
-		e := Expected{Chunk: ChunkOfKey(key)}
-		if e.Since, bad = record.DecodePresence(value); bad != nil {
-			return false
-		}
-		out = append(out, e)
-		return len(out) < limit
+	err := r.Each(record.Be64(prefix, uint64(from)), hi, func(key, value []byte) (bool, error) {
+		since, err := record.DecodePresence(value)
+		out = append(out, Expected{Chunk: ChunkOfKey(key), Since: since})
+		return len(out) < limit, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, err
 }
 
 // StripeOnRecord returns a stripe's record, nil if there is none, and whether it is on the repair
 // queue. A stripe that is only being rebalanced is not.
-func StripeOnRecord(r *kvtx.View, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
-	v := r
+func StripeOnRecord(v *kvtx.View, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
 	if s, err = Stripe(v, id); err != nil || s == nil {
 		return nil, false, err
 	}
@@ -241,24 +232,19 @@ const reportBudget = 400
 
 // dropEndedIntents deletes the ended intents that a device's last pass made unnecessary.
 func dropEndedIntents(t *kvtx.Tx, d *record.Device) error {
-	var bad error
 	var old [][]byte
-	prefix := t.K.EndedIntents(d.Id)
-	err := t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var e record.EndedIntent
-		if e, bad = record.DecodeEndedIntent(value); bad != nil {
-			return false
+	err := t.EachIn(t.K.EndedIntents(d.Id), func(key, value []byte) (bool, error) {
+		e, err := record.DecodeEndedIntent(value)
+		if err != nil {
+			return false, err
 		}
 		if e.At <= d.Passed {
 			old = append(old, append([]byte(nil), key...))
 		}
-		return len(old) < reportBudget
+		return len(old) < reportBudget, nil
 	})
 	for _, key := range old {
 		t.Del(key)
-	}
-	if err == nil {
-		err = bad
 	}
 	return err
 }
@@ -281,17 +267,13 @@ func allPassed(v *kvtx.View) (uint64, error) {
 
 // EachDevice calls fn with every device.
 func EachDevice(v *kvtx.View, fn func(*record.Device)) error {
-	var bad error
 	prefix := v.K.Table(record.TabDevice)
-	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+	return v.EachIn(prefix, func(key, value []byte) (bool, error) {
 		d := &record.Device{Id: moraine.DeviceID(binary.BigEndian.Uint32(key[len(prefix):]))}
-		if bad = d.Decode(value); bad == nil {
+		err := d.Decode(value)
+		if err == nil {
 			fn(d)
 		}
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
-	return err
 }

@@ -99,8 +99,7 @@ func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, e
 
 // FreedBytes returns approximately the bytes freed on each device by deletions that are not
 // acknowledged yet. It counts each chunk as DeadBytes does.
-func FreedBytes(r *kvtx.View, deleted []*wire.Deletion) (map[uint32]uint64, error) {
-	v := r
+func FreedBytes(v *kvtx.View, deleted []*wire.Deletion) (map[uint32]uint64, error) {
 	out := make(map[uint32]uint64)
 	for _, w := range deleted[:min(len(deleted), MaxDeleted)] {
 		if w.GetIndex() >= moraine.MaxChunks {
@@ -142,23 +141,18 @@ func ChunkOfKey(key []byte) moraine.ChunkID {
 // DeviceTombstones calls fn with a device's tombstones in one table, oldest first, until fn returns
 // false.
 func DeviceTombstones(v *kvtx.View, id moraine.DeviceID, kept bool, fn func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool) error {
-	var bad error
 	prefix := v.K.Tombstones(id)
 	if kept {
 		prefix = v.K.Kept(id)
 	}
-	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var s record.Tombstone
-		if s, bad = record.DecodeTombstone(value); bad != nil {
-			return false
+	return v.EachIn(prefix, func(key, value []byte) (bool, error) {
+		s, err := record.DecodeTombstone(value)
+		if err != nil {
+			return false, err
 		}
 		s.Kept = kept
-		return fn(ChunkOfKey(key), binary.BigEndian.Uint64(key[len(prefix):]), s)
+		return fn(ChunkOfKey(key), binary.BigEndian.Uint64(key[len(prefix):]), s), nil
 	})
-	if err == nil {
-		err = bad
-	}
-	return err
 }
 
 // maxNeeded bounds the tombstones that one list of deletions skips.

@@ -1,6 +1,7 @@
 package kvtx
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -136,6 +137,23 @@ func Refuse(err error) *wire.MetaResponse { return &wire.MetaResponse{Error: Wir
 // the session gets the same error, so that it cannot learn which sessions exist.
 func NoSession(id moraine.SessionID) error {
 	return Fail(moraine.SessionExpired, "session", id.String(), "open a new one")
+}
+
+// Each calls fn with each pair of lo <= key < hi in key order, until fn returns false or fails. The
+// slices are valid only during the call. It returns the error of fn or of the scan.
+func (v *View) Each(lo, hi []byte, fn func(key, value []byte) (more bool, err error)) error {
+	var bad error
+	err := v.R.Scan(lo, hi, func(key, value []byte) bool {
+		var more bool
+		more, bad = fn(key, value)
+		return more && bad == nil
+	})
+	return cmp.Or(err, bad)
+}
+
+// EachIn is Each for the keys that begin with prefix.
+func (v *View) EachIn(prefix []byte, fn func(key, value []byte) (more bool, err error)) error {
+	return v.Each(prefix, PrefixEnd(prefix), fn)
 }
 
 // KeysUnder returns copies of at most limit keys that begin with prefix.

@@ -25,41 +25,26 @@ func RefsFrom(v *kvtx.View, content uint64, from int64, fn func(record.Ref) (mor
 	if content == 0 {
 		return nil
 	}
-	var bad error
-	lo := v.K.Ref(content, from+1)
-	err := v.R.Scan(lo, kvtx.PrefixEnd(v.K.Refs(content)), func(key, value []byte) bool {
-		var r record.Ref
-		if r, bad = record.DecodeRef(key, value); bad != nil {
-			return false
+	return v.Each(v.K.Ref(content, from+1), kvtx.PrefixEnd(v.K.Refs(content)), func(key, value []byte) (bool, error) {
+		r, err := record.DecodeRef(key, value)
+		if err != nil {
+			return false, err
 		}
-		var more bool
-		more, bad = fn(r)
-		return more && bad == nil
+		return fn(r)
 	})
-	if err != nil {
-		return err
-	}
-	return bad
 }
 
 // ExtsFrom returns at most limit extents of a reference's table that end after from, with offsets
 // in the file.
 func ExtsFrom(v *kvtx.View, r record.Ref, from int64, limit int) ([]moraine.Extent, error) {
 	var out []moraine.Extent
-	var bad error
 	lo := v.K.Ext(r.Table, max(from-r.Base, 0)+1)
-	err := v.R.Scan(lo, kvtx.PrefixEnd(v.K.Exts(r.Table)), func(key, value []byte) bool {
-		var e moraine.Extent
-		if e, bad = record.DecodeExt(key, value, r.Base); bad != nil {
-			return false
-		}
+	err := v.Each(lo, kvtx.PrefixEnd(v.K.Exts(r.Table)), func(key, value []byte) (bool, error) {
+		e, err := record.DecodeExt(key, value, r.Base)
 		out = append(out, e)
-		return len(out) < limit
+		return len(out) < limit, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, bad
+	return out, err
 }
 
 // AppendExtents adds extents after the end of the content. It fills the last table if the file is

@@ -13,9 +13,8 @@ import (
 
 // IsOfJob reports whether a node has leased a job that concerns a file. The job moves the file
 // between tiers, rewrites or packs its stripes, or checks the checkpoint with the file.
-func IsOfJob(r *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) (bool, error) {
-	v := r
-	now, err := kvtx.ClusterTime(r)
+func IsOfJob(v *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) (bool, error) {
+	now, err := kvtx.ClusterTime(v)
 	if err != nil {
 		return false, err
 	}

@@ -249,23 +249,19 @@ func ReadJobs(v *kvtx.View, sc kvtx.Scope, op *wire.ListJobs) (*wire.MetaRespons
 		return nil, kvtx.Fail(moraine.PermissionDenied, "list jobs", "", "a session that is confined to a directory may ask only for a job by its number")
 	}
 	limit := tree.PageLimit(op.GetLimit())
-	var bad error
-	err := v.R.Scan(v.K.Job(moraine.JobID(op.GetAfter()+1)), kvtx.PrefixEnd(v.K.Table(record.TabJob)), func(key, value []byte) bool {
+	err := v.Each(v.K.Job(moraine.JobID(op.GetAfter()+1)), kvtx.PrefixEnd(v.K.Table(record.TabJob)), func(key, value []byte) (bool, error) {
 		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
-		if bad = j.Decode(value); bad != nil {
-			return false
+		if err := j.Decode(value); err != nil {
+			return false, err
 		}
 		if !op.GetEnded() && !j.Live() {
-			return true
+			return true, nil
 		}
 		if reply.More = len(reply.Jobs) == limit; reply.More {
-			return false
+			return false, nil
 		}
 		reply.Jobs = append(reply.Jobs, j.ToWire())
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, err
 }

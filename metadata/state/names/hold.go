@@ -13,14 +13,10 @@ import (
 // the session's, or was used before.
 func takeNumber(t *kvtx.Tx, id moraine.InodeID) error {
 	var r *record.NumberRange
-	var bad error
-	err := t.View.R.Scan(t.K.Numbers(t.Session.Id, id), kvtx.PrefixEnd(t.K.Ranges(t.Session.Id)), func(_, value []byte) bool {
-		r, bad = record.DecodeRange(value)
-		return false
+	err := t.Each(t.K.Numbers(t.Session.Id, id), kvtx.PrefixEnd(t.K.Ranges(t.Session.Id)), func(_, value []byte) (_ bool, err error) {
+		r, err = record.DecodeRange(value)
+		return false, err
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
@@ -71,12 +72,8 @@ func policyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaRespon
 	if err != nil {
 		return nil, err
 	}
-	if p.Flush == 0 {
-		p.Flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
-	}
-	if p.Foreign == 0 {
-		p.Foreign = wire.ForeignPolicy_FOREIGN_POLICY_REFUSE
-	}
+	p.Flush = cmp.Or(p.Flush, wire.FlushPolicy_FLUSH_POLICY_NEVER)
+	p.Foreign = cmp.Or(p.Foreign, wire.ForeignPolicy_FOREIGN_POLICY_REFUSE)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
 }
 
@@ -88,8 +85,7 @@ func PolicyScheme(r *kvtx.View, dir moraine.InodeID) (moraine.Scheme, error) {
 
 // PolicySchemeFor is PolicyScheme for an inode that a caller names, where a file has its
 // directory's policy. A place outside the caller's scope has no policy.
-func PolicySchemeFor(r *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (moraine.Scheme, error) {
-	v := r
+func PolicySchemeFor(v *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (moraine.Scheme, error) {
 	sc, err := ReadScope(v, caller, session)
 	if kvtx.IsAnswer(err) {
 		return moraine.Scheme{}, nil // the request itself will fail the same way

@@ -39,8 +39,7 @@ func ReadScope(v *kvtx.View, caller *statepb.Caller, id moraine.SessionID) (kvtx
 }
 
 // InScope reports whether a directory is at or below the path of a scope.
-func InScope(r *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
-	v := r
+func InScope(v *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
 	top, err := tree.ResolveScope(v, scope)
 	var in bool
 	if err == nil {

@@ -108,17 +108,12 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 // xattrUse returns the number of an inode's extended attributes and the bytes of their names and
 // values.
 func xattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
-	var bad error
 	prefix := v.K.Xattrs(i.Id)
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var b []byte
-		b, bad = record.DecodeXattr(value)
+	err = v.EachIn(prefix, func(key, value []byte) (bool, error) {
+		b, err := record.DecodeXattr(value)
 		count, bytes = count+1, bytes+len(key)-len(prefix)+len(b)
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return count, bytes, err
 }
 

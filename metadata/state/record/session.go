@@ -119,24 +119,3 @@ func DecodeNonce(b []byte) (moraine.SessionID, error) {
 	id := moraine.SessionID(d.Fixed64())
 	return id, d.End("session nonce")
 }
-
-// SessionInfo is the part of a session that the service uses.
-type SessionInfo struct {
-	ID   moraine.SessionID
-	Node string
-	// Principal identifies the certificate that opened the session.
-	Principal Principal
-	Role      string
-	Root      moraine.InodeID
-	Scope     string
-	ReadOnly  bool
-	Squash    bool
-	Opened    uint64 // cluster time, milliseconds
-	Leases    bool   // it may have cache leases
-}
-
-// Info returns the part of the record that the service uses.
-func (s *Session) Info() SessionInfo {
-	return SessionInfo{ID: s.Id, Node: s.Node, Principal: s.Principal, Role: s.Role, Root: s.Root, Scope: s.Scope, ReadOnly: s.ReadOnly,
-		Squash: s.Squash, Opened: s.Opened, Leases: s.Leases}
-}

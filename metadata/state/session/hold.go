@@ -35,19 +35,13 @@ func Holder(r *kvtx.View, dir moraine.InodeID) (record.Hold, error) {
 
 // Holds calls fn with every exclusive lease.
 func Holds(r *kvtx.View, fn func(record.Hold)) error {
-	var bad error
-	prefix := r.K.Table(record.TabHold)
-	err := r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var h record.Hold
-		if h, bad = record.DecodeHold(moraine.InodeID(record.LastU64(key)), value); bad == nil {
+	return r.EachIn(r.K.Table(record.TabHold), func(key, value []byte) (bool, error) {
+		h, err := record.DecodeHold(moraine.InodeID(record.LastU64(key)), value)
+		if err == nil {
 			fn(h)
 		}
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
-	return err
 }
 
 // NumberHold returns an exclusive lease under which a session other than own may have created an

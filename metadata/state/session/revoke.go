@@ -52,20 +52,15 @@ func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 }
 
 // Revocations returns the revoked certificates in key order: keys, serial numbers, nodes.
-func Revocations(r *kvtx.View) (all []*wire.Revocation, err error) {
-	v := r
+func Revocations(v *kvtx.View) (all []*wire.Revocation, err error) {
 	prefix := v.K.Table(record.TabRevoked)
-	var bad error
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var w *wire.Revocation
-		if w, bad = record.DecodeRevocation(len(prefix), key, value); bad != nil {
-			return false
+	err = v.EachIn(prefix, func(key, value []byte) (bool, error) {
+		w, err := record.DecodeRevocation(len(prefix), key, value)
+		if err != nil {
+			return false, err
 		}
 		all = append(all, w)
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return all, err
 }

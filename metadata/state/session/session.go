@@ -229,28 +229,13 @@ func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	return nil
 }
 
-// Session returns a live session; SessionExpired if there is none.
-func Session(r *kvtx.View, id moraine.SessionID) (record.SessionInfo, error) {
-	s, err := r.Session(id)
-	if err != nil {
-		return record.SessionInfo{}, err
-	}
-	return s.Info(), nil
-}
-
-// Sessions calls fn with every live session, in order of number, until fn returns false.
-func Sessions(r *kvtx.View, fn func(record.SessionInfo) bool) error {
-	var bad error
-	prefix := r.K.Table(record.TabSession)
-	err := r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+// Sessions calls fn with every live session, in order of number, until fn fails.
+func Sessions(r *kvtx.View, fn func(*record.Session) error) error {
+	return r.EachIn(r.K.Table(record.TabSession), func(key, value []byte) (bool, error) {
 		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
-		if bad = s.Decode(value); bad != nil {
-			return false
+		if err := s.Decode(value); err != nil {
+			return false, err
 		}
-		return fn(s.Info())
+		return true, fn(s)
 	})
-	if err == nil {
-		err = bad
-	}
-	return err
 }

@@ -87,8 +87,7 @@ func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, erro
 }
 
 // ObjectsChange returns the objects of a report whose record the report changes.
-func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.ObjectCheck, err error) {
-	v := r
+func ObjectsChange(v *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.ObjectCheck, err error) {
 	for _, w := range checks {
 		_, _, changed, err := judgeObject(v, w)
 		if err != nil {
@@ -105,24 +104,17 @@ func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.Object
 // false.
 func EachBad(v *kvtx.View, after moraine.ObjectID, fn func(o *record.Object, b *record.BadObject) (more bool, err error)) error {
 	prefix := v.K.Table(record.TabBadObject)
-	var bad error
-	err := v.R.Scan(append(v.K.BadObject(after), 0), kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var b *record.BadObject
-		var o *record.Object
-		if b, bad = record.DecodeBadObject(value); bad != nil {
-			return false
+	return v.Each(append(v.K.BadObject(after), 0), kvtx.PrefixEnd(prefix), func(key, value []byte) (bool, error) {
+		b, err := record.DecodeBadObject(value)
+		if err != nil {
+			return false, err
 		}
-		if o, bad = layout.MustObject(v, moraine.ObjectID(record.LastU64(key))); bad != nil {
-			return false
+		o, err := layout.MustObject(v, moraine.ObjectID(record.LastU64(key)))
+		if err != nil {
+			return false, err
 		}
-		var more bool
-		more, bad = fn(o, b)
-		return more && bad == nil
+		return fn(o, b)
 	})
-	if err == nil {
-		err = bad
-	}
-	return err
 }
 
 // Harms reports whether a bad object matters: some bytes of files are only in it, or it is meant to
@@ -150,8 +142,7 @@ func lostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
 
 // CountBadObjects counts the bad objects that matter, and inspects at most most of them. lost are
 // those that alone have bytes of files.
-func CountBadObjects(r *kvtx.View, most int) (lost, bad int, err error) {
-	v := r
+func CountBadObjects(v *kvtx.View, most int) (lost, bad int, err error) {
 	err = EachBad(v, 0, func(o *record.Object, _ *record.BadObject) (bool, error) {
 		harms, err := Harms(v, o)
 		switch {
@@ -188,39 +179,33 @@ func BadObjectsOf(r *kvtx.View, bucket string, after moraine.ObjectID, limit, mo
 
 // ObjectsOf returns up to limit referenced objects of a bucket after a key, and the last key that
 // it inspected. It inspects at most most keys; more is false at the end.
-func ObjectsOf(r *kvtx.View, bucket, after string, limit, most int) (out []*wire.Object, last string, more bool, err error) {
-	v := r
-	var bad error
+func ObjectsOf(v *kvtx.View, bucket, after string, limit, most int) (out []*wire.Object, last string, more bool, err error) {
 	last = after
 	lo := v.K.ObjectKey(record.Place{Bucket: bucket, Key: after})
 	if after != "" {
 		lo = append(lo, 0)
 	}
-	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.ObjectKey(record.Place{Bucket: bucket, Key: ""})), func(key, value []byte) bool {
+	err = v.Each(lo, kvtx.PrefixEnd(v.K.ObjectKey(record.Place{Bucket: bucket, Key: ""})), func(key, value []byte) (bool, error) {
 		if more = len(out) == limit || most == 0; more {
-			return false
+			return false, nil
 		}
 		most--
 		w := &record.Owner{At: layout.PlaceOfKey(key[3:])}
 		last = w.At.Key
-		if bad = w.Decode(value); bad != nil || w.Object == 0 {
-			return bad == nil
+		if err := w.Decode(value); err != nil || w.Object == 0 {
+			return true, err
 		}
-		var o *record.Object
-		if o, bad = layout.MustObject(v, w.Object); bad == nil && o.Refs > 0 {
+		o, err := layout.MustObject(v, w.Object)
+		if err == nil && o.Refs > 0 {
 			out = append(out, o.ToWire())
 		}
-		return bad == nil
+		return true, err
 	})
-	if err == nil {
-		err = bad
-	}
 	return out, last, more, err
 }
 
 // ObjectBuckets returns at most most buckets that have objects or unsettled keys.
-func ObjectBuckets(r *kvtx.View, most int) (names []string, err error) {
-	v := r
+func ObjectBuckets(v *kvtx.View, most int) (names []string, err error) {
 	prefix := v.K.Table(record.TabObjectKey)
 	for lo := prefix; len(names) < most; {
 		name := ""

@@ -65,24 +65,19 @@ func ReadTier(v *kvtx.View) (*wire.MetaResponse, error) {
 		Objects: n[record.CObjects], Bytes: n[record.CObjectBytes], QueuedFlushes: n[record.CFlushes], QueuedStages: n[record.CStages],
 		QueuedEvictions: n[record.CEvictions], QueuedDeletions: n[record.CDeletions], Intents: n[record.CObjectIntents], UnsettledKeys: n[record.CUnsettled],
 	}
-	var bad error
-	prefix := v.K.Table(record.TabHost)
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(_, value []byte) bool {
+	err = v.EachIn(v.K.Table(record.TabHost), func(_, value []byte) (bool, error) {
 		var h record.Host
-		if bad = h.Decode(value); bad != nil {
-			return false
+		if err := h.Decode(value); err != nil {
+			return false, err
 		}
 		if h.Bucket == "" {
-			return true
+			return true, nil
 		}
 		reply.Hosts++
 		if !slices.Contains(reply.Buckets, h.Bucket) {
 			reply.Buckets = append(reply.Buckets, h.Bucket)
 		}
-		return true
+		return true, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Tier{Tier: reply}}, err
 }

@@ -54,21 +54,16 @@ func mindNumber(t *kvtx.Tx, id moraine.InodeID) {
 // of missing inodes are few.
 func NumberHold(v *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	var owner moraine.SessionID
-	var bad error
-	prefix := v.K.Table(record.TabRange)
-	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var r *record.NumberRange
-		if r, bad = record.DecodeRange(value); bad != nil {
-			return false
+	err := v.EachIn(v.K.Table(record.TabRange), func(key, value []byte) (bool, error) {
+		r, err := record.DecodeRange(value)
+		if err != nil {
+			return false, err
 		}
 		if id >= r.First && id <= r.Last() && r.Used[(id-r.First)/8]&(1<<((id-r.First)%8)) == 0 {
 			owner = moraine.SessionID(record.LastU64(key[:11]))
 		}
-		return owner == 0
+		return owner == 0, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil || owner == 0 || owner == own {
 		return record.Hold{}, err
 	}

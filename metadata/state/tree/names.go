@@ -37,20 +37,16 @@ func NameOf(v *kvtx.View, i *record.Inode) (parent moraine.InodeID, name string,
 		return parent, name, nil
 	}
 	prefix := v.K.Dentries(i.Parent)
-	var bad error
-	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var e record.Dentry
-		if e, bad = record.DecodeDentry(value); bad != nil {
-			return false
+	err = v.EachIn(prefix, func(key, value []byte) (bool, error) {
+		e, err := record.DecodeDentry(value)
+		if err != nil {
+			return false, err
 		}
 		if e.Inode == i.Id {
 			name = string(key[len(prefix):])
 		}
-		return name == ""
+		return name == "", nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return i.Parent, name, err
 }
 

@@ -32,19 +32,15 @@ func ListDir(v *kvtx.View, dir moraine.InodeID, after string, limit int) ([]stri
 	}
 	var names []string
 	var entries []record.Dentry
-	var bad error
-	err := v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
-		var e record.Dentry
-		if e, bad = record.DecodeDentry(value); bad != nil {
-			return false
+	err := v.Each(lo, kvtx.PrefixEnd(prefix), func(key, value []byte) (bool, error) {
+		e, err := record.DecodeDentry(value)
+		if err != nil {
+			return false, err
 		}
 		names = append(names, string(key[len(prefix):]))
 		entries = append(entries, e)
-		return len(names) < limit
+		return len(names) < limit, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	return names, entries, err
 }
 

@@ -125,20 +125,16 @@ func recountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err erro
 		seat
 	}
 	var todo []one
-	var bad error
 	limit = max(limit/2, 1)
-	err = t.Scan(t.K.Inode(s.Counted+1), kvtx.PrefixEnd(t.K.Table(record.TabInode)), func(key, value []byte) bool {
-		o := one{Id: moraine.InodeID(record.LastU64(key))}
-		if o.seat, bad = seatOf(value); bad != nil {
-			bad = badSeat(o.Id, bad)
-			return false
+	err = t.Each(t.K.Inode(s.Counted+1), kvtx.PrefixEnd(t.K.Table(record.TabInode)), func(key, value []byte) (bool, error) {
+		id := moraine.InodeID(record.LastU64(key))
+		at, err := seatOf(value)
+		if err != nil {
+			return false, badSeat(id, err)
 		}
-		todo = append(todo, o)
-		return len(todo) < limit
+		todo = append(todo, one{id, at})
+		return len(todo) < limit, nil
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil {
 		return 0, err
 	}
