@@ -74,9 +74,6 @@ func TestRoles(t *testing.T) {
 		{"rewrite", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: &wire.CommitRewrite{}}}
 		}, "sa"},
-		{"pack", func() *wire.MetaRequest {
-			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: &wire.CommitPack{}}}
-		}, "sa"},
 		{"evict", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{}}}
 		}, "sa"},

@@ -277,7 +277,6 @@ func newOpTable(m *lead.Metrics, level uint64) *opTable {
 		480: {name: "check_chunks", may: admins, reads: true, serve: inReports((*repair.Reports).CheckChunks)},
 		481: {name: "drop_chunks", may: admins, since: kvtx.LevelDrops, serve: (*leader).Mutate},
 		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
-		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
 		452: {name: "start_scrub", may: admins, serve: inFleet((*fleet.Fleet).StartScrub)},
 		620: {name: "revoke_cert", may: admins, grows: true, since: kvtx.LevelRewrite, serve: (*leader).revokeCert},
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},

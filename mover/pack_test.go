@@ -311,7 +311,7 @@ func TestPackBesideOthers(t *testing.T) {
 		s.make("/d", 60)
 		var met atomic.Bool
 		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
-			if opOf(req) == "CommitPack" && met.CompareAndSwap(false, true) {
+			if opOf(req) == "CommitRewrite" && met.CompareAndSwap(false, true) {
 				s.overwrite("/d/f001", 100, random(1000, 300))
 				s.remove("/d/f002")
 				s.cloneOf("/d/f003", "/d/clone")
@@ -348,7 +348,7 @@ func (s *smalls) cloneOf(from, to string) {
 // packed, by this job or by that of a later look.
 func TestPackFaults(t *testing.T) {
 	runs := testseed.Sample(t, 3)
-	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitPack", "FinishJob"} {
+	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitRewrite", "FinishJob"} {
 		for _, kind := range []moraine.Kind{moraine.Unavailable, moraine.Internal} {
 			for _, lost := range []bool{false, true} {
 				if !runs() {

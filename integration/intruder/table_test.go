@@ -111,7 +111,6 @@ var rows = map[string]row{
 	"list_lost":         {own: "ok", confined: "not found, ok", node: "permission denied"},
 	"set_rebalance":     {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"commit_rewrite":    {own: "permission denied", confined: "permission denied", node: "permission denied"},
-	"commit_pack":       {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"check_chunks":      {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"drop_chunks":       {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"hold":              {own: "ok", confined: "not found, ok", readOnly: "read only", node: "permission denied", moving: true},

@@ -106,46 +106,43 @@ func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 	old := bn.node
 	defer func() { bn.node = old }()
 	const fewer = content.MaxRewriteStripes
-	rewrite, stripes := &wire.CommitRewrite{Inode: file}, []uint64(nil)
+	rewrite, stripes := &wire.RewrittenFile{Inode: file}, []uint64(nil)
 	all := bn.ok(c.extents(file, 0, 1000)).GetExtents().GetExtents()
 	for n := range fewer { // of all its tables
 		e := all[n*len(all)/fewer]
 		rewrite.Was, stripes = append(rewrite.Was, e), append(stripes, e.Stripe)
 	}
-	pack, task := &wire.CommitPack{}, &wire.RewriteTask{}
+	var pack []*wire.RewrittenFile
+	task := &wire.RewriteTask{}
 	g := c.grant(c.root, content.MaxPackFiles)
 	for n := range uint64(content.MaxPackFiles) {
 		f := c.mkfile(c.root, fmt.Sprint("small", n))
 		c.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Stripes: []*wire.Stripe{stripe(g+n, 10, 1, 2, 3)},
 			Extents: []*wire.Extent{extent(0, 10, g+n, 0)}}))
 		task.Files = append(task.Files, f)
-		pack.Files = append(pack.Files, &wire.PackedFile{Inode: f, Was: []*wire.Extent{extent(0, 10, g+n, 0)}})
+		pack = append(pack, &wire.RewrittenFile{Inode: f, Was: []*wire.Extent{extent(0, 10, g+n, 0)}})
 	}
 
 	bn.node = "n1"
 	mover := bn.open(func(op *wire.OpenSession) { op.Node, op.Role = "n1", "chunkserver" })
 	fresh := mover.grant(c.root, 2)
-	do := func(job *wire.Job, commit func(*wire.Job) *wire.MetaRequest) {
+	do := func(job *wire.Job, files ...*wire.RewrittenFile) {
 		job.Kind = rewriteJob
 		bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response)
 		job = bn.ok(bn.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
 			Host: "n1", Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()[0]
-		step(func() { bn.ok(mover.do(commit(job))) })
+		at := uint64(0)
+		for _, f := range files {
+			for _, e := range f.Was {
+				f.Extents = append(f.Extents, extent(e.Offset, e.Length, fresh, at))
+				at += e.Length
+			}
+		}
+		op := &wire.CommitRewrite{Job: job.Id, LeaseEpoch: job.LeaseEpoch, Stripes: []*wire.Stripe{stripe(fresh, at, 1, 2, 3, 4, 5, 6)}, Files: files}
+		fresh++
+		step(func() { bn.ok(mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}})) })
 		bn.ok(bn.as("n1", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: job.Id, LeaseEpoch: job.LeaseEpoch}}}))
 	}
-	do(&wire.Job{Inode: file, Rewrite: &wire.RewriteTask{End: 1 << 20, Stripes: stripes}}, func(j *wire.Job) *wire.MetaRequest {
-		rewrite.Job, rewrite.LeaseEpoch, rewrite.Stripes = j.Id, j.LeaseEpoch, []*wire.Stripe{stripe(fresh, fewer, 1, 2, 3, 4, 5, 6)}
-		for n, e := range rewrite.Was {
-			rewrite.Extents = append(rewrite.Extents, extent(e.Offset, e.Length, fresh, uint64(n)))
-		}
-		return &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: rewrite}}
-	})
-	fresh++
-	do(&wire.Job{Rewrite: task}, func(j *wire.Job) *wire.MetaRequest {
-		pack.Job, pack.LeaseEpoch, pack.Stripe = j.Id, j.LeaseEpoch, stripe(fresh, 10*content.MaxPackFiles, 1, 2, 3, 4, 5, 6)
-		for n, f := range pack.Files {
-			f.Extents = []*wire.Extent{extent(0, 10, fresh, uint64(10*n))}
-		}
-		return &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: pack}}
-	})
+	do(&wire.Job{Inode: file, Rewrite: &wire.RewriteTask{End: 1 << 20, Stripes: stripes}}, rewrite)
+	do(&wire.Job{Rewrite: task}, pack...)
 }

@@ -112,7 +112,6 @@ var operations = [...]operation{
 	462: {read: reading((*wire.MetaRequest).GetListLost, ckpt.ReadLost)},
 	470: {mutate: mutating((*wire.MetaRequest).GetSetRebalance, fleet.SetRebalance)},
 	490: {mutate: mutating((*wire.MetaRequest).GetCommitRewrite, content.CommitRewrite), session: true},
-	491: {mutate: mutating((*wire.MetaRequest).GetCommitPack, content.CommitPack), session: true},
 	481: {mutate: mutating((*wire.MetaRequest).GetDropChunks, fleet.DropChunks)},
 	400: {mutate: mutating((*wire.MetaRequest).GetHold, session.HoldDirectory), session: true},
 	401: {mutate: mutating((*wire.MetaRequest).GetEndHold, session.EndHold), session: true},

@@ -99,7 +99,7 @@ func TestWhoReadsAWholePack(t *testing.T) {
 	if got := b.packed(); got != "1111" {
 		t.Fatalf("packed %s", got)
 	}
-	if got := b.record(b.fresh).Origin; got != moraine.InodeID(dir) {
+	if got := b.stripe(b.fresh).Origin; got != moraine.InodeID(dir) {
 		t.Errorf("the origin is %v, not %x", got, dir)
 	}
 	confined := func(scope string) *client { return b.open(func(op *wire.OpenSession) { op.Scope = scope }) }
@@ -111,7 +111,7 @@ func TestWhoReadsAWholePack(t *testing.T) {
 	if got := out.limited(t, b.files[0]) + in.limited(t, b.files[1]); got != "-+" {
 		t.Errorf("after a rename: %s", got)
 	}
-	b.finish()
+	b.ok(b.finish(""))
 	b.check()
 }
 

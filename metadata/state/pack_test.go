@@ -10,26 +10,19 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/content"
-	"github.com/morainefs/moraine/metadata/state/fleet"
-	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // packing is four small files of 10, 20, 30 and 40 bytes, each one stripe of three copies, and a
 // mover with the job to pack them.
 type packing struct {
-	*bench
-	c       *client
+	*moving
 	files   []uint64
 	stripes []uint64
-	job     *wire.Job
-	mover   *client
-	fresh   uint64 // the stripe that the mover writes
 }
 
 func newPacking(t *testing.T) *packing {
-	b := &packing{bench: newCluster(t, 7)}
-	b.c = b.open(nil)
+	b := &packing{moving: newMoving(t, 7)}
 	for n := range uint64(4) {
 		b.files = append(b.files, b.small(fmt.Sprint("f", n), 10*(n+1)))
 	}
@@ -48,61 +41,23 @@ func (b *packing) small(name string, size uint64) (id uint64) {
 	return id
 }
 
-func (b *packing) create(job *wire.Job) *wire.MetaResponse {
-	job.Kind = rewriteJob
-	return b.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response
-}
-
-// lease makes a host lease the job.
-func (b *packing) lease(host string) {
-	b.t.Helper()
-	jobs := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
-		Host: host, Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()
-	if len(jobs) != 1 {
-		b.t.Fatalf("leased %v", jobs)
-	}
-	b.job = jobs[0]
-}
-
 func (b *packing) begin() {
 	b.t.Helper()
-	b.ok(b.create(&wire.Job{Rewrite: &wire.RewriteTask{Files: b.files, Settled: b.stripes[3]}}))
-	b.lease("n2")
-	b.mover = b.open(func(op *wire.OpenSession) { op.Node, op.Role = "n2", "chunkserver" })
-	b.asMover(func() { b.fresh = b.mover.grant(b.files[0], 1) })
+	b.moving.begin(&wire.Job{Rewrite: &wire.RewriteTask{Files: b.files, Settled: b.stripes[3]}}, b.files[0])
 }
 
 // op packs all files into one 4+2 stripe, one after the other.
-func (b *packing) op() *wire.CommitPack {
-	op := &wire.CommitPack{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}
+func (b *packing) op() *wire.CommitRewrite {
+	op := &wire.CommitRewrite{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}
 	at := uint64(0)
 	for n, f := range b.files {
 		size := 10 * uint64(n+1)
-		op.Files = append(op.Files, &wire.PackedFile{Inode: f,
+		op.Files = append(op.Files, &wire.RewrittenFile{Inode: f,
 			Extents: []*wire.Extent{extent(0, size, b.fresh, at)}, Was: []*wire.Extent{extent(0, size, b.stripes[n], 0)}})
 		at += size
 	}
-	op.Stripe = stripe(b.fresh, at, 1, 2, 3, 4, 5, 6)
+	op.Stripes = []*wire.Stripe{stripe(b.fresh, at, 1, 2, 3, 4, 5, 6)}
 	return op
-}
-
-// asMover runs do as the node n2.
-func (b *packing) asMover(do func()) {
-	old := b.node
-	b.node = "n2"
-	defer func() { b.node = old }()
-	do()
-}
-
-func (b *packing) commit(op *wire.CommitPack) (resp *wire.MetaResponse) {
-	b.asMover(func() { resp = b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}) })
-	return resp
-}
-
-func (b *packing) finish() {
-	b.t.Helper()
-	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
-		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}}}))
 }
 
 // packed says whether each file has the new stripe: 1, 0, or - for a removed file.
@@ -121,15 +76,6 @@ func (b *packing) packed() string {
 		}
 	}
 	return out
-}
-
-func (b *packing) record(id uint64) *moraine.Stripe {
-	b.t.Helper()
-	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(id))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return s
 }
 
 func (b *packing) remove(n int) {
@@ -159,8 +105,8 @@ func TestPackFiles(t *testing.T) {
 		before = append(before, b.c.attr(f))
 	}
 	for range 2 { // the answer was lost, and with it its number
-		r := b.ok(b.commit(b.op())).GetPack()
-		if !slices.Equal(r.GetPacked(), b.files) || r.Protects != 2 || b.packed() != "1111" {
+		r := b.ok(b.commit(b.op())).GetRewrite()
+		if !slices.Equal(r.GetRewritten(), b.files) || r.Protects != 2 || b.packed() != "1111" {
 			t.Fatalf("packed %v, %s", r, b.packed())
 		}
 		b.check()
@@ -169,14 +115,14 @@ func TestPackFiles(t *testing.T) {
 		if after := b.c.attr(f); !proto.Equal(after, before[n]) {
 			t.Fatalf("it was %v and is %v", before[n], after)
 		}
-		if b.record(b.stripes[n]) != nil {
+		if b.stripe(b.stripes[n]) != nil {
 			t.Fatal("the stripe of a file that was packed lives on")
 		}
 	}
-	if s := b.record(b.fresh); s.LiveBytes != 100 || s.RefCount != 4 {
+	if s := b.stripe(b.fresh); s.LiveBytes != 100 || s.RefCount != 4 {
 		t.Fatalf("%+v", s)
 	}
-	b.finish()
+	b.ok(b.finish(""))
 	b.ok(b.c.clone(&wire.Clone{Inode: b.c.mkfile(b.c.root, "clone"), Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: b.files[2]}}}))
 	b.write(1, 5)
 	b.check()
@@ -184,11 +130,11 @@ func TestPackFiles(t *testing.T) {
 		b.remove(n)
 		b.check()
 	}
-	if s := b.record(b.fresh); s == nil || s.RefCount != 1 {
+	if s := b.stripe(b.fresh); s == nil || s.RefCount != 1 {
 		t.Fatalf("a clone has %+v", s)
 	}
 	b.ok(b.c.remove(&wire.Remove{Parent: b.c.root, Name: "clone"}))
-	if b.record(b.fresh) != nil {
+	if b.stripe(b.fresh) != nil {
 		t.Fatal("it lives without a file")
 	}
 	b.check()
@@ -229,16 +175,16 @@ func TestPackLeavesOut(t *testing.T) {
 			tt.do(b)
 			b.check()
 			for range 2 {
-				r := b.ok(b.commit(b.op())).GetPack()
-				if have := b.packed(); have != tt.want || len(r.Packed) != strings.Count(have, "1") {
-					t.Fatalf("packed are %s, told %v, want %s", have, r.Packed, tt.want)
+				r := b.ok(b.commit(b.op())).GetRewrite()
+				if have := b.packed(); have != tt.want || len(r.Rewritten) != strings.Count(have, "1") {
+					t.Fatalf("packed are %s, told %v, want %s", have, r.Rewritten, tt.want)
 				}
-				if s := b.record(b.fresh); s.RefCount != tt.refs || s.LiveBytes != tt.live {
+				if s := b.stripe(b.fresh); s.RefCount != tt.refs || s.LiveBytes != tt.live {
 					t.Fatalf("%+v, want %d tables, %d bytes", s, tt.refs, tt.live)
 				}
 				b.check()
 			}
-			b.finish()
+			b.ok(b.finish(""))
 			b.check()
 			if name == "one is cloned" {
 				b.keepLog("v4-pack-leaves-out")
@@ -270,20 +216,9 @@ func TestPackGivesWay(t *testing.T) {
 				b.remove(n)
 			}
 		}, moraine.NotFound},
-		"the lease ended, and another has the job": {func(b *packing) {
-			mine := b.job
-			for range 16 {
-				b.tick(1000)
-			}
-			b.lease("n3")
-			b.job = mine
-		}, moraine.Fenced},
-		"the job is canceled": {func(b *packing) {
-			b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: b.job.Id}}}))
-		}, moraine.Fenced},
-		"the mover's session has ended": {func(b *packing) {
-			b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Session: b.mover.id, Number: 900, AckedBelow: 1, Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
-		}, moraine.SessionExpired},
+		"the lease ended, and another has the job": {func(b *packing) { b.passOn() }, moraine.Fenced},
+		"the job is canceled":                      {func(b *packing) { b.cancel() }, moraine.Fenced},
+		"the mover's session has ended":            {func(b *packing) { b.endSession() }, moraine.SessionExpired},
 		"it was committed, and all changed since": {func(b *packing) {
 			b.ok(b.commit(b.op()))
 			for n := range b.files {
@@ -332,30 +267,30 @@ func TestPackRefuses(t *testing.T) {
 	other := b.small("other", 10)
 	b.registerHost("n8", 3) // devices 8, 9 and 10 are on one host
 	b.begin()
-	first := func(op *wire.CommitPack) *wire.PackedFile { return op.Files[0] }
 	for name, tt := range map[string]struct {
-		change func(op *wire.CommitPack)
+		change func(op *wire.CommitRewrite)
 		want   moraine.Kind
 	}{
-		"is of no files":              {func(op *wire.CommitPack) { op.Files = nil }, moraine.InvalidArgument},
-		"is of another file":          {func(op *wire.CommitPack) { op.Files[3].Inode = other }, moraine.InvalidArgument},
-		"is of a file twice":          {func(op *wire.CommitPack) { op.Files[1] = op.Files[0] }, moraine.InvalidArgument},
-		"is out of order":             {func(op *wire.CommitPack) { slices.Reverse(op.Files) }, moraine.InvalidArgument},
-		"takes nothing away":          {func(op *wire.CommitPack) { first(op).Was = nil }, moraine.InvalidArgument},
-		"brings nothing for a file":   {func(op *wire.CommitPack) { first(op).Extents, first(op).Was = nil, nil }, moraine.InvalidArgument},
-		"takes more away":             {func(op *wire.CommitPack) { first(op).Was[0].Length++ }, moraine.InvalidArgument},
-		"takes less away":             {func(op *wire.CommitPack) { first(op).Was[0].Length-- }, moraine.InvalidArgument},
-		"reaches past its stripe":     {func(op *wire.CommitPack) { op.Files[3].Extents[0].StripeOffset++ }, moraine.InvalidArgument},
-		"has a byte for many":         {func(op *wire.CommitPack) { op.Stripe.Length = 40; zeroOffsets(op) }, moraine.InvalidArgument},
-		"names a stripe it has not":   {func(op *wire.CommitPack) { first(op).Extents[0].Stripe = b.stripes[0] }, moraine.InvalidArgument},
-		"has no stripe":               {func(op *wire.CommitPack) { op.Stripe = nil }, moraine.InvalidArgument},
-		"is of another lease":         {func(op *wire.CommitPack) { op.LeaseEpoch++ }, moraine.Fenced},
-		"is of a stripe in memory":    {func(op *wire.CommitPack) { op.Stripe.Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
-		"has a stripe of no grant":    {func(op *wire.CommitPack) { restripe(op, b.fresh+1) }, moraine.Stale},
-		"has more than is bounded":    {func(op *wire.CommitPack) { first(op).Was = slices.Repeat(first(op).Was, 257) }, moraine.TooLarge},
-		"has fewer copies":            {func(op *wire.CommitPack) { op.Stripe = stripe(b.fresh, 100, 2, 3) }, moraine.Conflict},
-		"has chunks on too few hosts": {func(op *wire.CommitPack) { op.Stripe = stripe(b.fresh, 100, 1, 2, 3, 8, 9, 10) }, moraine.Conflict},
-		"reads elsewhere": {func(op *wire.CommitPack) {
+		"is of no files":              {func(op *wire.CommitRewrite) { op.Files = nil }, moraine.InvalidArgument},
+		"is of another file":          {func(op *wire.CommitRewrite) { op.Files[3].Inode = other }, moraine.InvalidArgument},
+		"is of a file twice":          {func(op *wire.CommitRewrite) { op.Files[1] = op.Files[0] }, moraine.InvalidArgument},
+		"is out of order":             {func(op *wire.CommitRewrite) { slices.Reverse(op.Files) }, moraine.InvalidArgument},
+		"takes nothing away":          {func(op *wire.CommitRewrite) { first(op).Was = nil }, moraine.InvalidArgument},
+		"brings nothing for a file":   {func(op *wire.CommitRewrite) { first(op).Extents, first(op).Was = nil, nil }, moraine.InvalidArgument},
+		"takes more away":             {func(op *wire.CommitRewrite) { first(op).Was[0].Length++ }, moraine.InvalidArgument},
+		"takes less away":             {func(op *wire.CommitRewrite) { first(op).Was[0].Length-- }, moraine.InvalidArgument},
+		"reaches past its stripe":     {func(op *wire.CommitRewrite) { op.Files[3].Extents[0].StripeOffset++ }, moraine.InvalidArgument},
+		"has a byte for many":         {func(op *wire.CommitRewrite) { op.Stripes[0].Length = 40; zeroOffsets(op) }, moraine.InvalidArgument},
+		"names a stripe it has not":   {func(op *wire.CommitRewrite) { first(op).Extents[0].Stripe = b.stripes[0] }, moraine.InvalidArgument},
+		"has no stripe":               {func(op *wire.CommitRewrite) { op.Stripes = nil }, moraine.InvalidArgument},
+		"has two stripes":             {func(op *wire.CommitRewrite) { op.Stripes = append(op.Stripes, stripe(b.fresh+1, 10, 1, 2, 3)) }, moraine.InvalidArgument},
+		"is of another lease":         {func(op *wire.CommitRewrite) { op.LeaseEpoch++ }, moraine.Fenced},
+		"is of a stripe in memory":    {func(op *wire.CommitRewrite) { op.Stripes[0].Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
+		"has a stripe of no grant":    {func(op *wire.CommitRewrite) { restripe(op, b.fresh+1) }, moraine.Stale},
+		"has more than is bounded":    {func(op *wire.CommitRewrite) { first(op).Was = slices.Repeat(first(op).Was, 257) }, moraine.TooLarge},
+		"has fewer copies":            {func(op *wire.CommitRewrite) { op.Stripes[0] = stripe(b.fresh, 100, 2, 3) }, moraine.Conflict},
+		"has chunks on too few hosts": {func(op *wire.CommitRewrite) { op.Stripes[0] = stripe(b.fresh, 100, 1, 2, 3, 8, 9, 10) }, moraine.Conflict},
+		"reads elsewhere": {func(op *wire.CommitRewrite) {
 			for _, f := range op.Files {
 				f.Was[0].StripeOffset++
 			}
@@ -366,19 +301,14 @@ func TestPackRefuses(t *testing.T) {
 		if resp := b.commit(op); kind(resp) != tt.want.Error() {
 			t.Errorf("a commit that %s was answered %s, want %v", name, kind(resp), tt.want)
 		}
-		if have := b.packed(); have != "0000" || b.record(b.fresh) != nil {
+		if have := b.packed(); have != "0000" || b.stripe(b.fresh) != nil {
 			t.Fatalf("%s: packed are %s", name, have)
 		}
 		b.check()
 	}
-	// The same job as a rewrite of one file, and a rewrite as a pack.
-	b.asMover(func() {
-		op := b.op()
-		b.wants(b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: &wire.CommitRewrite{Job: op.Job, LeaseEpoch: op.LeaseEpoch,
-			Inode: b.files[0], Stripes: []*wire.Stripe{op.Stripe}, Extents: first(op).Extents, Was: first(op).Was}}}), moraine.InvalidArgument)
-	})
+	// A job for one file permits no others.
 	op := b.op()
-	b.finish()
+	b.ok(b.finish(""))
 	b.ok(b.create(&wire.Job{Inode: b.files[0], Rewrite: &wire.RewriteTask{End: 10, Stripes: b.stripes[:1]}}))
 	b.lease("n2")
 	op.Job, op.LeaseEpoch = b.job.Id, b.job.LeaseEpoch
@@ -387,15 +317,15 @@ func TestPackRefuses(t *testing.T) {
 }
 
 // zeroOffsets makes all files refer to the first bytes of the stripe.
-func zeroOffsets(op *wire.CommitPack) {
+func zeroOffsets(op *wire.CommitRewrite) {
 	for _, f := range op.Files {
 		f.Extents[0].StripeOffset = 0
 	}
 }
 
 // restripe gives the stripe another number.
-func restripe(op *wire.CommitPack, id uint64) {
-	op.Stripe.Id = id
+func restripe(op *wire.CommitRewrite, id uint64) {
+	op.Stripes[0].Id = id
 	for _, f := range op.Files {
 		f.Extents[0].Stripe = id
 	}

@@ -24,7 +24,7 @@ func TestFlushedFilesArePacked(t *testing.T) {
 	}
 	b.begin()
 	b.ok(b.commit(b.op()))
-	b.finish()
+	b.ok(b.finish(""))
 	if b.packed() != "1111" {
 		t.Fatalf("%s are packed", b.packed())
 	}
@@ -35,7 +35,7 @@ func TestFlushedFilesArePacked(t *testing.T) {
 		}
 	}
 	y.evictAll(b.files)
-	if b.record(b.fresh) != nil {
+	if b.stripe(b.fresh) != nil {
 		t.Error("the stripe lives, and all files are in the bucket")
 	}
 	b.check()
@@ -49,11 +49,11 @@ func TestPackedFilesMove(t *testing.T) {
 	y := &tier{bench: b.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: b.c}
 	b.begin()
 	b.ok(b.commit(b.op()))
-	b.finish()
+	b.ok(b.finish(""))
 	y.queue(flushJob, b.files...)
 	y.drain()
 	y.evictAll(b.files[:2])
-	if s := b.record(b.fresh); b.packed() != "0011" || s.RefCount != 2 {
+	if s := b.stripe(b.fresh); b.packed() != "0011" || s.RefCount != 2 {
 		t.Fatalf("after evictions %s have it, %+v", b.packed(), s)
 	}
 	b.check()
@@ -65,7 +65,7 @@ func TestPackedFilesMove(t *testing.T) {
 		}
 	}
 	y.evictAll(b.files[2:])
-	if b.record(b.fresh) != nil {
+	if b.stripe(b.fresh) != nil {
 		t.Fatal("the stripe lives without a file")
 	}
 	b.check()

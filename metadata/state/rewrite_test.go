@@ -17,18 +17,101 @@ const rewriteJob = wire.JobKind_JOB_KIND_REWRITE
 // rewriting is a file of 300 bytes in three stripes. The fourth overwrites the middle of the second
 // stripe and half of the first.
 type rewriting struct {
-	*bench
-	c       *client
+	*moving
 	f       uint64
 	stripes [4]uint64
-	job     *wire.Job
-	mover   *client
-	fresh   uint64 // the stripe that the holder of the job writes
+}
+
+// moving is a cluster with a mover on host n2 that rewrites stripes.
+type moving struct {
+	*bench
+	c     *client
+	job   *wire.Job
+	mover *client
+	fresh uint64 // the stripe that the holder of the job writes
+}
+
+func newMoving(t *testing.T, hosts int) *moving {
+	b := &moving{bench: newCluster(t, hosts)}
+	b.c = b.open(nil)
+	return b
+}
+
+func (b *moving) create(job *wire.Job) *wire.MetaResponse {
+	job.Kind = rewriteJob
+	return b.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response
+}
+
+// lease makes a host lease the job.
+func (b *moving) lease(host string) {
+	b.t.Helper()
+	jobs := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
+		Host: host, Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()
+	if len(jobs) != 1 {
+		b.t.Fatalf("leased %v", jobs)
+	}
+	b.job = jobs[0]
+}
+
+// begin makes a job that n2 leases, and gives n2 a grant for a file.
+func (b *moving) begin(job *wire.Job, file uint64) {
+	b.t.Helper()
+	b.ok(b.create(job))
+	b.lease("n2")
+	b.mover = b.open(func(op *wire.OpenSession) { op.Node, op.Role = "n2", "chunkserver" })
+	b.asMover(func() { b.fresh = b.mover.grant(file, 1) })
+}
+
+// asMover runs do as the node n2.
+func (b *moving) asMover(do func()) {
+	old := b.node
+	b.node = "n2"
+	defer func() { b.node = old }()
+	do()
+}
+
+func (b *moving) commit(op *wire.CommitRewrite) (resp *wire.MetaResponse) {
+	b.asMover(func() { resp = b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}) })
+	return resp
+}
+
+func (b *moving) finish(why string) *wire.MetaResponse {
+	return b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
+		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch, Error: why}}})
+}
+
+func (b *moving) stripe(id uint64) *moraine.Stripe {
+	b.t.Helper()
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(id))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// passOn ends the lease, and gives the job to another host.
+func (b *moving) passOn() {
+	b.t.Helper()
+	mine := b.job
+	for range 16 {
+		b.tick(1000)
+	}
+	b.lease("n3")
+	b.job = mine
+}
+
+func (b *moving) cancel() {
+	b.t.Helper()
+	b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: b.job.Id}}}))
+}
+
+func (b *moving) endSession() {
+	b.t.Helper()
+	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Session: b.mover.id, Number: 900, AckedBelow: 1, Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 }
 
 func newRewriting(t *testing.T) *rewriting {
-	b := &rewriting{bench: newCluster(t, 4)}
-	b.c = b.open(nil)
+	b := &rewriting{moving: newMoving(t, 4)}
 	b.f = b.c.mkfile(b.c.root, "f")
 	first := b.c.grant(b.f, 4)
 	op := &wire.Commit{Inode: b.f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3}
@@ -59,53 +142,21 @@ func (b *rewriting) named(limit int) map[moraine.StripeID]content.Named {
 	return named
 }
 
-func (b *rewriting) create(task *wire.RewriteTask) *wire.MetaResponse {
-	return b.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
-		{Kind: rewriteJob, Inode: b.f, Rewrite: task}}}}}).Response
-}
-
-// lease makes the job for the second stripe and lets a mover lease it.
-func (b *rewriting) lease(host string) {
-	b.t.Helper()
-	jobs := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
-		Host: host, Kinds: []wire.JobKind{rewriteJob}, Max: 1}}})).GetJobs().GetJobs()
-	if len(jobs) != 1 || jobs[0].Inode != b.f || !slices.Equal(jobs[0].GetRewrite().GetStripes(), b.stripes[1:2]) || jobs[0].Rewrite.End != 200 {
-		b.t.Fatalf("leased %v", jobs)
-	}
-	b.job = jobs[0]
-}
-
+// begin makes the job for the second stripe and lets a mover lease it.
 func (b *rewriting) begin() {
 	b.t.Helper()
-	b.ok(b.create(&wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2]}))
-	b.lease("n2")
-	b.mover = b.open(func(op *wire.OpenSession) { op.Node, op.Role = "n2", "chunkserver" })
-	b.asMover(func() { b.fresh = b.mover.grant(b.f, 1) })
+	b.moving.begin(&wire.Job{Inode: b.f, Rewrite: &wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2]}}, b.f)
+	if j := b.job; j.Inode != b.f || !slices.Equal(j.GetRewrite().GetStripes(), b.stripes[1:2]) || j.Rewrite.End != 200 {
+		b.t.Fatalf("leased %v", j)
+	}
 }
 
 func (b *rewriting) op() *wire.CommitRewrite {
-	return &wire.CommitRewrite{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch, Inode: b.f,
+	return &wire.CommitRewrite{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch,
 		Stripes: []*wire.Stripe{stripe(b.fresh, 20, 2, 3, 4)},
-		Extents: []*wire.Extent{extent(100, 10, b.fresh, 0), extent(190, 10, b.fresh, 10)},
-		Was:     []*wire.Extent{extent(100, 10, b.stripes[1], 0), extent(190, 10, b.stripes[1], 90)}}
-}
-
-// asMover runs do as the node n2.
-func (b *rewriting) asMover(do func()) {
-	old := b.node
-	b.node = "n2"
-	defer func() { b.node = old }()
-	do()
-}
-
-func (b *rewriting) commit(op *wire.CommitRewrite) (resp *wire.MetaResponse) {
-	b.asMover(func() { resp = b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}) })
-	return resp
-}
-
-func (b *rewriting) finish(why string) *wire.MetaResponse {
-	return b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
-		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch, Error: why}}})
+		Files: []*wire.RewrittenFile{{Inode: b.f,
+			Extents: []*wire.Extent{extent(100, 10, b.fresh, 0), extent(190, 10, b.fresh, 10)},
+			Was:     []*wire.Extent{extent(100, 10, b.stripes[1], 0), extent(190, 10, b.stripes[1], 90)}}}}
 }
 
 // has is the file's layout by stripe numbers; 4 is the new one.
@@ -120,12 +171,7 @@ func (b *rewriting) has() string {
 }
 
 func (b *rewriting) record(n int) *moraine.Stripe {
-	b.t.Helper()
-	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(append(b.stripes[:], b.fresh)[n]))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return s
+	return b.stripe(append(b.stripes[:], b.fresh)[n])
 }
 
 const (
@@ -181,7 +227,7 @@ func TestRewriteStripes(t *testing.T) {
 // that leases it.
 func TestRewriteToFewer(t *testing.T) {
 	b := newRewriting(t)
-	b.ok(b.create(&wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2], Fewer: 4}))
+	b.ok(b.create(&wire.Job{Inode: b.f, Rewrite: &wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2], Fewer: 4}}))
 	b.lease("n2")
 	if b.job.Rewrite.Fewer != 4 {
 		t.Fatalf("leased %v", b.job)
@@ -220,23 +266,12 @@ func TestRewriteGivesWay(t *testing.T) {
 		"the file is removed": {func(b *rewriting) {
 			b.ok(b.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: b.c.root, Name: "f"}}}))
 		}, moraine.NotFound},
-		"another part is overwritten": {func(b *rewriting) { write(b, 120, 30) }, 0},
-		"it is appended to":           {func(b *rewriting) { write(b, 300, 30) }, 0},
-		"the lease ended, and another has the job": {func(b *rewriting) {
-			mine := b.job
-			for range 16 {
-				b.tick(1000)
-			}
-			b.lease("n3")
-			b.job = mine
-		}, moraine.Fenced},
-		"the job is canceled": {func(b *rewriting) {
-			b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: b.job.Id}}}))
-		}, moraine.Fenced},
-		"the job has failed": {func(b *rewriting) { b.ok(b.finish("no room")) }, moraine.Fenced},
-		"the mover's session has ended": {func(b *rewriting) {
-			b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Session: b.mover.id, Number: 900, AckedBelow: 1, Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
-		}, moraine.SessionExpired},
+		"another part is overwritten":              {func(b *rewriting) { write(b, 120, 30) }, 0},
+		"it is appended to":                        {func(b *rewriting) { write(b, 300, 30) }, 0},
+		"the lease ended, and another has the job": {func(b *rewriting) { b.passOn() }, moraine.Fenced},
+		"the job is canceled":                      {func(b *rewriting) { b.cancel() }, moraine.Fenced},
+		"the job has failed":                       {func(b *rewriting) { b.ok(b.finish("no room")) }, moraine.Fenced},
+		"the mover's session has ended":            {func(b *rewriting) { b.endSession() }, moraine.SessionExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRewriting(t)
@@ -273,6 +308,9 @@ func (b *rewriting) describeFile() string {
 	return b.has()
 }
 
+// first is the first file of a commit.
+func first(op *wire.CommitRewrite) *wire.RewrittenFile { return op.Files[0] }
+
 // TestRewriteRefuses: a commit that does not state exactly what it replaces changes nothing.
 func TestRewriteRefuses(t *testing.T) {
 	b := newRewriting(t)
@@ -283,7 +321,7 @@ func TestRewriteRefuses(t *testing.T) {
 		"no task":          nil,
 		"too few to be":    {End: 10, Stripes: b.stripes[1:2], Fewer: content.MaxRewriteStripes + 1},
 	} {
-		if resp := b.create(task); kind(resp) != moraine.InvalidArgument.Error() {
+		if resp := b.create(&wire.Job{Inode: b.f, Rewrite: task}); kind(resp) != moraine.InvalidArgument.Error() {
 			t.Errorf("a job with %s was answered %s", name, kind(resp))
 		}
 	}
@@ -293,22 +331,26 @@ func TestRewriteRefuses(t *testing.T) {
 		change func(op *wire.CommitRewrite)
 		want   moraine.Kind
 	}{
-		"takes nothing away":        {func(op *wire.CommitRewrite) { op.Was = nil }, moraine.InvalidArgument},
-		"takes too little away":     {func(op *wire.CommitRewrite) { op.Was = op.Was[:1] }, moraine.InvalidArgument},
-		"takes more away":           {func(op *wire.CommitRewrite) { op.Was[1].Length++ }, moraine.InvalidArgument},
-		"takes a hole away":         {func(op *wire.CommitRewrite) { op.Was[1].Stripe = 0 }, moraine.InvalidArgument},
-		"takes away out of order":   {func(op *wire.CommitRewrite) { slices.Reverse(op.Was) }, moraine.InvalidArgument},
-		"brings nothing":            {func(op *wire.CommitRewrite) { op.Extents, op.Stripes, op.Was = nil, nil, nil }, moraine.InvalidArgument},
-		"reads elsewhere":           {func(op *wire.CommitRewrite) { op.Was[1].StripeOffset-- }, moraine.Stale},
-		"reads another stripe":      {func(op *wire.CommitRewrite) { op.Was[1].Stripe = b.stripes[3] }, moraine.Stale},
-		"is for another file":       {func(op *wire.CommitRewrite) { op.Inode = b.c.mkfile(b.c.root, "other") }, moraine.InvalidArgument},
-		"is of another lease":       {func(op *wire.CommitRewrite) { op.LeaseEpoch++ }, moraine.Fenced},
-		"is of a stripe in memory":  {func(op *wire.CommitRewrite) { op.Stripes[0].Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
-		"has a stripe of no grant":  {func(op *wire.CommitRewrite) { op.Stripes[0].Id++; op.Extents[0].Stripe++; op.Extents[1].Stripe++ }, moraine.Stale},
-		"has more than is bounded":  {func(op *wire.CommitRewrite) { op.Was = slices.Repeat(op.Was[:1], 257) }, moraine.TooLarge},
+		"takes nothing away":       {func(op *wire.CommitRewrite) { first(op).Was = nil }, moraine.InvalidArgument},
+		"takes too little away":    {func(op *wire.CommitRewrite) { first(op).Was = first(op).Was[:1] }, moraine.InvalidArgument},
+		"takes more away":          {func(op *wire.CommitRewrite) { first(op).Was[1].Length++ }, moraine.InvalidArgument},
+		"takes a hole away":        {func(op *wire.CommitRewrite) { first(op).Was[1].Stripe = 0 }, moraine.InvalidArgument},
+		"takes away out of order":  {func(op *wire.CommitRewrite) { slices.Reverse(first(op).Was) }, moraine.InvalidArgument},
+		"brings nothing":           {func(op *wire.CommitRewrite) { op.Stripes, first(op).Extents, first(op).Was = nil, nil, nil }, moraine.InvalidArgument},
+		"reads elsewhere":          {func(op *wire.CommitRewrite) { first(op).Was[1].StripeOffset-- }, moraine.Stale},
+		"reads another stripe":     {func(op *wire.CommitRewrite) { first(op).Was[1].Stripe = b.stripes[3] }, moraine.Stale},
+		"is for another file":      {func(op *wire.CommitRewrite) { first(op).Inode = b.c.mkfile(b.c.root, "other") }, moraine.InvalidArgument},
+		"is of another lease":      {func(op *wire.CommitRewrite) { op.LeaseEpoch++ }, moraine.Fenced},
+		"is of a stripe in memory": {func(op *wire.CommitRewrite) { op.Stripes[0].Chunks[1].Level = uint32(moraine.Memory) }, moraine.InvalidArgument},
+		"has a stripe of no grant": {func(op *wire.CommitRewrite) {
+			op.Stripes[0].Id++
+			first(op).Extents[0].Stripe++
+			first(op).Extents[1].Stripe++
+		}, moraine.Stale},
+		"has more than is bounded":  {func(op *wire.CommitRewrite) { first(op).Was = slices.Repeat(first(op).Was, 129) }, moraine.TooLarge},
 		"has fewer copies":          {func(op *wire.CommitRewrite) { op.Stripes = []*wire.Stripe{stripe(b.fresh, 20, 2, 3)} }, moraine.Conflict},
 		"has copies on one host":    {func(op *wire.CommitRewrite) { op.Stripes = []*wire.Stripe{stripe(b.fresh, 20, 2, 5, 6)} }, moraine.Conflict},
-		"names a stripe it has not": {func(op *wire.CommitRewrite) { op.Extents[1].Stripe = b.stripes[0] }, moraine.InvalidArgument},
+		"names a stripe it has not": {func(op *wire.CommitRewrite) { first(op).Extents[1].Stripe = b.stripes[0] }, moraine.InvalidArgument},
 	} {
 		op := b.op()
 		tt.change(op)

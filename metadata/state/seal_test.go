@@ -207,7 +207,7 @@ var attempts = map[string]func(b *sealed) []*wire.MetaRequest{
 var cannot = map[string]string{
 	"reads":                                  "open_session renew_session close_session get_cluster get_topology lookup walk get_attr read_dir get_xattr get_extents list_jobs get_step list_runs list_steps resolve_step list_parts get_object get_tier get_policy get_usage list_quotas leases watch get_members read_backup get_leader get_member list_quarantine list_memory list_lost list_bad_objects check_objects check_chunks lease_step release_step",
 	"hosts, devices and the service itself":  "register_host heartbeat report_chunks deleted_chunks set_device_state member_beat add_member remove_member finish_upgrade raise_routing set_maintenance set_host_state start_scrub set_rebalance recount revoke_cert list_revoked",
-	"where the bytes are, not what they are": "report_bad_chunks report_objects begin_repair commit_repair end_intents queue_move begin_object end_object commit_flush move_object commit_evict commit_stage deleted_object settle_chunks commit_rewrite commit_pack drop_chunks",
+	"where the bytes are, not what they are": "report_bad_chunks report_objects begin_repair commit_repair end_intents queue_move begin_object end_object commit_flush move_object commit_evict commit_stage deleted_object settle_chunks commit_rewrite drop_chunks",
 	"jobs":                                   "lease_jobs renew_job finish_job cancel_job",
 	"grants and holds of a session":          "grant end_grant place end_hold",
 	"checkpoints themselves":                 "begin_step seal_part commit_step abort_step remove_step",

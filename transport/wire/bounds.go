@@ -4,8 +4,8 @@ package wire
 const MaxConcatRanges = 10_000
 
 const (
-	// MaxPackChunks limits the chunks of all stripes that one CommitPack removes:
-	// each costs it two records.
+	// MaxPackChunks limits the chunks of all stripes that one CommitRewrite of
+	// several files removes: each costs it two records.
 	MaxPackChunks = 384
 	// LeastPacked is how many files are put into one stripe if they are too small
 	// for a coded one.

@@ -605,7 +605,6 @@ type MetaRequest struct {
 	//	*MetaRequest_ListLost
 	//	*MetaRequest_SetRebalance
 	//	*MetaRequest_CommitRewrite
-	//	*MetaRequest_CommitPack
 	//	*MetaRequest_CheckChunks
 	//	*MetaRequest_DropChunks
 	//	*MetaRequest_Hold
@@ -1508,15 +1507,6 @@ func (x *MetaRequest) GetCommitRewrite() *CommitRewrite {
 	return nil
 }
 
-func (x *MetaRequest) GetCommitPack() *CommitPack {
-	if x != nil {
-		if x, ok := x.Op.(*MetaRequest_CommitPack); ok {
-			return x.CommitPack
-		}
-	}
-	return nil
-}
-
 func (x *MetaRequest) GetCheckChunks() *CheckChunks {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_CheckChunks); ok {
@@ -1982,10 +1972,6 @@ type MetaRequest_CommitRewrite struct {
 	CommitRewrite *CommitRewrite `protobuf:"bytes,490,opt,name=commit_rewrite,json=commitRewrite,proto3,oneof"`
 }
 
-type MetaRequest_CommitPack struct {
-	CommitPack *CommitPack `protobuf:"bytes,491,opt,name=commit_pack,json=commitPack,proto3,oneof"`
-}
-
 type MetaRequest_CheckChunks struct {
 	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
 }
@@ -2207,8 +2193,6 @@ func (*MetaRequest_SetRebalance) isMetaRequest_Op() {}
 
 func (*MetaRequest_CommitRewrite) isMetaRequest_Op() {}
 
-func (*MetaRequest_CommitPack) isMetaRequest_Op() {}
-
 func (*MetaRequest_CheckChunks) isMetaRequest_Op() {}
 
 func (*MetaRequest_DropChunks) isMetaRequest_Op() {}
@@ -2279,7 +2263,7 @@ type MetaResponse struct {
 	//	*MetaResponse_CheckChunks
 	//	*MetaResponse_DropChunks
 	//	*MetaResponse_Adopt
-	//	*MetaResponse_Pack
+	//	*MetaResponse_Rewrite
 	//	*MetaResponse_Revoked
 	//	*MetaResponse_CheckObjects
 	//	*MetaResponse_BadObjects
@@ -2735,10 +2719,10 @@ func (x *MetaResponse) GetAdopt() *AdoptReply {
 	return nil
 }
 
-func (x *MetaResponse) GetPack() *PackReply {
+func (x *MetaResponse) GetRewrite() *RewriteReply {
 	if x != nil {
-		if x, ok := x.Result.(*MetaResponse_Pack); ok {
-			return x.Pack
+		if x, ok := x.Result.(*MetaResponse_Rewrite); ok {
+			return x.Rewrite
 		}
 	}
 	return nil
@@ -2951,8 +2935,8 @@ type MetaResponse_Adopt struct {
 	Adopt *AdoptReply `protobuf:"bytes,640,opt,name=adopt,proto3,oneof"` // of the leader's own command
 }
 
-type MetaResponse_Pack struct {
-	Pack *PackReply `protobuf:"bytes,491,opt,name=pack,proto3,oneof"`
+type MetaResponse_Rewrite struct {
+	Rewrite *RewriteReply `protobuf:"bytes,490,opt,name=rewrite,proto3,oneof"`
 }
 
 type MetaResponse_Revoked struct {
@@ -3055,7 +3039,7 @@ func (*MetaResponse_DropChunks) isMetaResponse_Result() {}
 
 func (*MetaResponse_Adopt) isMetaResponse_Result() {}
 
-func (*MetaResponse_Pack) isMetaResponse_Result() {}
+func (*MetaResponse_Rewrite) isMetaResponse_Result() {}
 
 func (*MetaResponse_Revoked) isMetaResponse_Result() {}
 
@@ -10113,17 +10097,18 @@ func (x *RewriteTask) GetSettled() uint64 {
 	return 0
 }
 
-// CommitRewrite replaces extents by extents of new stripes with the same bytes, if
-// the file still has exactly those. Neither its content nor its generation changes.
+// CommitRewrite replaces extents by extents of new stripes with the same bytes, in
+// each of its files that still has exactly those. Neither the content nor the
+// generation of a file changes. It does not change the other files, and their bytes
+// in the stripe are dead. It fails if that is all of them. Several files share one
+// stripe.
 type CommitRewrite struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
 	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
-	Stripes       []*Stripe              `protobuf:"bytes,4,rep,name=stripes,proto3" json:"stripes,omitempty"`
-	Extents       []*Extent              `protobuf:"bytes,5,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // the file's earlier extents in the ranges, from which the bytes were read
-	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
+	Stripes       []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"`
+	Files         []*RewrittenFile       `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`        // in order of the inodes
+	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10172,13 +10157,6 @@ func (x *CommitRewrite) GetLeaseEpoch() uint64 {
 	return 0
 }
 
-func (x *CommitRewrite) GetInode() uint64 {
-	if x != nil {
-		return x.Inode
-	}
-	return 0
-}
-
 func (x *CommitRewrite) GetStripes() []*Stripe {
 	if x != nil {
 		return x.Stripes
@@ -10186,16 +10164,9 @@ func (x *CommitRewrite) GetStripes() []*Stripe {
 	return nil
 }
 
-func (x *CommitRewrite) GetExtents() []*Extent {
+func (x *CommitRewrite) GetFiles() []*RewrittenFile {
 	if x != nil {
-		return x.Extents
-	}
-	return nil
-}
-
-func (x *CommitRewrite) GetWas() []*Extent {
-	if x != nil {
-		return x.Was
+		return x.Files
 	}
 	return nil
 }
@@ -10207,109 +10178,30 @@ func (x *CommitRewrite) GetPromised() uint32 {
 	return 0
 }
 
-// CommitPack replaces extents by extents of one new stripe with the same bytes, in
-// each of several files that still has exactly those. It does not change the others,
-// and their bytes in the stripe are dead. It fails if that is all of them.
-type CommitPack struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Stripe        *Stripe                `protobuf:"bytes,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Files         []*PackedFile          `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`        // in order of the inodes
-	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CommitPack) Reset() {
-	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[91]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CommitPack) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CommitPack) ProtoMessage() {}
-
-func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
-func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
-}
-
-func (x *CommitPack) GetJob() uint64 {
-	if x != nil {
-		return x.Job
-	}
-	return 0
-}
-
-func (x *CommitPack) GetLeaseEpoch() uint64 {
-	if x != nil {
-		return x.LeaseEpoch
-	}
-	return 0
-}
-
-func (x *CommitPack) GetStripe() *Stripe {
-	if x != nil {
-		return x.Stripe
-	}
-	return nil
-}
-
-func (x *CommitPack) GetFiles() []*PackedFile {
-	if x != nil {
-		return x.Files
-	}
-	return nil
-}
-
-func (x *CommitPack) GetPromised() uint32 {
-	if x != nil {
-		return x.Promised
-	}
-	return 0
-}
-
-type PackedFile struct {
+type RewrittenFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
 	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,3,rep,name=was,proto3" json:"was,omitempty"` // as in CommitRewrite
+	Was           []*Extent              `protobuf:"bytes,3,rep,name=was,proto3" json:"was,omitempty"` // the file's earlier extents in the ranges, from which the bytes were read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PackedFile) Reset() {
-	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[92]
+func (x *RewrittenFile) Reset() {
+	*x = RewrittenFile{}
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PackedFile) String() string {
+func (x *RewrittenFile) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PackedFile) ProtoMessage() {}
+func (*RewrittenFile) ProtoMessage() {}
 
-func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10320,56 +10212,56 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
-func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+// Deprecated: Use RewrittenFile.ProtoReflect.Descriptor instead.
+func (*RewrittenFile) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
-func (x *PackedFile) GetInode() uint64 {
+func (x *RewrittenFile) GetInode() uint64 {
 	if x != nil {
 		return x.Inode
 	}
 	return 0
 }
 
-func (x *PackedFile) GetExtents() []*Extent {
+func (x *RewrittenFile) GetExtents() []*Extent {
 	if x != nil {
 		return x.Extents
 	}
 	return nil
 }
 
-func (x *PackedFile) GetWas() []*Extent {
+func (x *RewrittenFile) GetWas() []*Extent {
 	if x != nil {
 		return x.Was
 	}
 	return nil
 }
 
-type PackReply struct {
+type RewriteReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Packed        []uint64               `protobuf:"fixed64,1,rep,packed,name=packed,proto3" json:"packed,omitempty"` // inodes that have the stripe
-	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"`     // as in CommitReply
+	Rewritten     []uint64               `protobuf:"fixed64,1,rep,packed,name=rewritten,proto3" json:"rewritten,omitempty"` // inodes that have the stripes
+	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"`           // as in CommitReply
 	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PackReply) Reset() {
-	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[93]
+func (x *RewriteReply) Reset() {
+	*x = RewriteReply{}
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PackReply) String() string {
+func (x *RewriteReply) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PackReply) ProtoMessage() {}
+func (*RewriteReply) ProtoMessage() {}
 
-func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+func (x *RewriteReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10380,26 +10272,26 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
-func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+// Deprecated: Use RewriteReply.ProtoReflect.Descriptor instead.
+func (*RewriteReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
-func (x *PackReply) GetPacked() []uint64 {
+func (x *RewriteReply) GetRewritten() []uint64 {
 	if x != nil {
-		return x.Packed
+		return x.Rewritten
 	}
 	return nil
 }
 
-func (x *PackReply) GetProtects() uint32 {
+func (x *RewriteReply) GetProtects() uint32 {
 	if x != nil {
 		return x.Protects
 	}
 	return 0
 }
 
-func (x *PackReply) GetDegraded() uint32 {
+func (x *RewriteReply) GetDegraded() uint32 {
 	if x != nil {
 		return x.Degraded
 	}
@@ -10421,7 +10313,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10433,7 +10325,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10446,7 +10338,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -10513,7 +10405,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10525,7 +10417,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10538,7 +10430,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10598,7 +10490,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10610,7 +10502,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10623,7 +10515,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -10686,7 +10578,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10698,7 +10590,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10711,7 +10603,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -10747,7 +10639,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10759,7 +10651,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10772,7 +10664,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -10815,7 +10707,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10827,7 +10719,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10840,7 +10732,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -10883,7 +10775,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10895,7 +10787,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10908,7 +10800,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -10948,7 +10840,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10960,7 +10852,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10973,7 +10865,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -10996,7 +10888,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11008,7 +10900,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11021,7 +10913,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -11050,7 +10942,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11062,7 +10954,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11075,7 +10967,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11109,7 +11001,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11121,7 +11013,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11134,7 +11026,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11164,7 +11056,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11176,7 +11068,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11189,7 +11081,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11223,7 +11115,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11235,7 +11127,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11248,7 +11140,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11275,7 +11167,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11287,7 +11179,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11300,7 +11192,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11327,7 +11219,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11339,7 +11231,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11352,7 +11244,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11406,7 +11298,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11418,7 +11310,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11431,7 +11323,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11454,7 +11346,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11466,7 +11358,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11479,7 +11371,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -11529,7 +11421,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11541,7 +11433,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11554,7 +11446,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -11588,7 +11480,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11600,7 +11492,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11613,7 +11505,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -11641,7 +11533,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11653,7 +11545,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11666,7 +11558,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -11700,7 +11592,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11712,7 +11604,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11725,7 +11617,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -11750,7 +11642,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11762,7 +11654,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11775,7 +11667,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -11856,7 +11748,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11868,7 +11760,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11881,7 +11773,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -11934,7 +11826,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11946,7 +11838,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11959,7 +11851,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -12003,7 +11895,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12015,7 +11907,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12028,7 +11920,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12074,7 +11966,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12086,7 +11978,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12099,7 +11991,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -12136,7 +12028,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12148,7 +12040,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12161,7 +12053,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -12210,7 +12102,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12222,7 +12114,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12235,7 +12127,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -12263,7 +12155,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12275,7 +12167,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12288,7 +12180,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -12307,7 +12199,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12319,7 +12211,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12332,7 +12224,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -12355,7 +12247,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12367,7 +12259,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12380,7 +12272,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12424,7 +12316,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12436,7 +12328,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12449,7 +12341,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12494,7 +12386,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12506,7 +12398,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12519,7 +12411,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12576,7 +12468,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12588,7 +12480,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12601,7 +12493,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12642,7 +12534,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12654,7 +12546,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12667,7 +12559,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12700,7 +12592,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12712,7 +12604,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12725,7 +12617,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12788,7 +12680,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12800,7 +12692,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12813,7 +12705,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12911,7 +12803,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12923,7 +12815,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12936,7 +12828,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -13065,7 +12957,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13077,7 +12969,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13090,7 +12982,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13129,7 +13021,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13141,7 +13033,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13154,7 +13046,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 type Member struct {
@@ -13177,7 +13069,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13189,7 +13081,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13202,7 +13094,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *Member) GetId() string {
@@ -13307,7 +13199,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13319,7 +13211,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13332,7 +13224,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13417,7 +13309,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13429,7 +13321,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13442,7 +13334,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13485,7 +13377,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13497,7 +13389,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13510,7 +13402,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *AddMember) GetId() string {
@@ -13537,7 +13429,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13549,7 +13441,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13562,7 +13454,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13582,7 +13474,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13594,7 +13486,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13607,7 +13499,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13630,7 +13522,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13642,7 +13534,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13655,7 +13547,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13697,7 +13589,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13709,7 +13601,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13722,7 +13614,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13771,7 +13663,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13783,7 +13675,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13796,7 +13688,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13819,7 +13711,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13831,7 +13723,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13844,7 +13736,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13884,7 +13776,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13896,7 +13788,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13909,7 +13801,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13977,7 +13869,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13989,7 +13881,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14002,7 +13894,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 type LeaderReply struct {
@@ -14017,7 +13909,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14029,7 +13921,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14042,7 +13934,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14083,7 +13975,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14095,7 +13987,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14108,7 +14000,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 type MemberReply struct {
@@ -14126,7 +14018,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14138,7 +14030,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14151,7 +14043,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14217,7 +14109,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14229,7 +14121,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14242,7 +14134,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14287,7 +14179,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14299,7 +14191,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14312,7 +14204,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14366,7 +14258,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14378,7 +14270,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14391,7 +14283,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14413,7 +14305,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14425,7 +14317,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14438,7 +14330,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14473,7 +14365,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\x8e0\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd0/\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14603,9 +14495,7 @@ const file_metadata_proto_rawDesc = "" +
 	"listMemory\x126\n" +
 	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
 	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12E\n" +
-	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12<\n" +
-	"\vcommit_pack\x18\xeb\x03 \x01(\v2\x18.moraine.wire.CommitPackH\x00R\n" +
-	"commitPack\x12?\n" +
+	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12?\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksH\x00R\vcheckChunks\x12<\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksH\x00R\n" +
 	"dropChunks\x12)\n" +
@@ -14618,7 +14508,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0ereport_objects\x18\x84\x01 \x01(\v2\x1b.moraine.wire.ReportObjectsH\x00R\rreportObjects\x12B\n" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsH\x00R\fcheckObjects\x12I\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsH\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\xe4\x15\n" +
+	"\x02op\"\xed\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14671,8 +14561,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x1e.moraine.wire.CheckChunksReplyH\x00R\vcheckChunks\x12A\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x1d.moraine.wire.DropChunksReplyH\x00R\n" +
 	"dropChunks\x121\n" +
-	"\x05adopt\x18\x80\x05 \x01(\v2\x18.moraine.wire.AdoptReplyH\x00R\x05adopt\x12.\n" +
-	"\x04pack\x18\xeb\x03 \x01(\v2\x17.moraine.wire.PackReplyH\x00R\x04pack\x127\n" +
+	"\x05adopt\x18\x80\x05 \x01(\v2\x18.moraine.wire.AdoptReplyH\x00R\x05adopt\x127\n" +
+	"\arewrite\x18\xea\x03 \x01(\v2\x1a.moraine.wire.RewriteReplyH\x00R\arewrite\x127\n" +
 	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevoked\x12G\n" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1f.moraine.wire.CheckObjectsReplyH\x00R\fcheckObjects\x12A\n" +
 	"\vbad_objects\x18\x86\x01 \x01(\v2\x1d.moraine.wire.BadObjectsReplyH\x00R\n" +
@@ -15320,31 +15210,20 @@ const file_metadata_proto_rawDesc = "" +
 	"\astripes\x18\x03 \x03(\x06R\astripes\x12\x14\n" +
 	"\x05fewer\x18\x04 \x01(\rR\x05fewer\x12\x14\n" +
 	"\x05files\x18\x05 \x03(\x06R\x05files\x12\x18\n" +
-	"\asettled\x18\x06 \x01(\x06R\asettled\"\xfc\x01\n" +
+	"\asettled\x18\x06 \x01(\x06R\asettled\"\xc1\x01\n" +
 	"\rCommitRewrite\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
-	"leaseEpoch\x12\x14\n" +
-	"\x05inode\x18\x03 \x01(\x06R\x05inode\x12.\n" +
-	"\astripes\x18\x04 \x03(\v2\x14.moraine.wire.StripeR\astripes\x12.\n" +
-	"\aextents\x18\x05 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
-	"\x03was\x18\x06 \x03(\v2\x14.moraine.wire.ExtentR\x03was\x12\x1a\n" +
-	"\bpromised\x18\a \x01(\rR\bpromised\"\xb9\x01\n" +
-	"\n" +
-	"CommitPack\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\x06R\x03job\x12\x1f\n" +
-	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
-	"leaseEpoch\x12,\n" +
-	"\x06stripe\x18\x03 \x01(\v2\x14.moraine.wire.StripeR\x06stripe\x12.\n" +
-	"\x05files\x18\x04 \x03(\v2\x18.moraine.wire.PackedFileR\x05files\x12\x1a\n" +
-	"\bpromised\x18\x05 \x01(\rR\bpromised\"z\n" +
-	"\n" +
-	"PackedFile\x12\x14\n" +
+	"leaseEpoch\x12.\n" +
+	"\astripes\x18\x03 \x03(\v2\x14.moraine.wire.StripeR\astripes\x121\n" +
+	"\x05files\x18\x04 \x03(\v2\x1b.moraine.wire.RewrittenFileR\x05files\x12\x1a\n" +
+	"\bpromised\x18\x05 \x01(\rR\bpromised\"}\n" +
+	"\rRewrittenFile\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12.\n" +
 	"\aextents\x18\x02 \x03(\v2\x14.moraine.wire.ExtentR\aextents\x12&\n" +
-	"\x03was\x18\x03 \x03(\v2\x14.moraine.wire.ExtentR\x03was\"[\n" +
-	"\tPackReply\x12\x16\n" +
-	"\x06packed\x18\x01 \x03(\x06R\x06packed\x12\x1a\n" +
+	"\x03was\x18\x03 \x03(\v2\x14.moraine.wire.ExtentR\x03was\"d\n" +
+	"\fRewriteReply\x12\x1c\n" +
+	"\trewritten\x18\x01 \x03(\x06R\trewritten\x12\x1a\n" +
 	"\bprotects\x18\x02 \x01(\rR\bprotects\x12\x1a\n" +
 	"\bdegraded\x18\x03 \x01(\rR\bdegraded\"\xee\x01\n" +
 	"\n" +
@@ -15754,7 +15633,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 153)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15855,126 +15734,125 @@ var file_metadata_proto_goTypes = []any{
 	(*Job)(nil),               // 96: moraine.wire.Job
 	(*RewriteTask)(nil),       // 97: moraine.wire.RewriteTask
 	(*CommitRewrite)(nil),     // 98: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 99: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 100: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 101: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 102: moraine.wire.RepairTask
-	(*Intent)(nil),            // 103: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 104: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 105: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 106: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 107: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 108: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 109: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 110: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 111: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 112: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 113: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 114: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 115: moraine.wire.EndIntents
-	(*Usage)(nil),             // 116: moraine.wire.Usage
-	(*GetUsage)(nil),          // 117: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 118: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 119: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 120: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 121: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 122: moraine.wire.Recount
-	(*Leases)(nil),            // 123: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 124: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 125: moraine.wire.Recall
-	(*Touch)(nil),             // 126: moraine.wire.Touch
-	(*Hold)(nil),              // 127: moraine.wire.Hold
-	(*HoldReply)(nil),         // 128: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 129: moraine.wire.EndHold
-	(*Batch)(nil),             // 130: moraine.wire.Batch
-	(*BatchReply)(nil),        // 131: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 132: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 133: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 134: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 135: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 136: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 137: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 138: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 139: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 140: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 141: moraine.wire.GetMembers
-	(*Member)(nil),            // 142: moraine.wire.Member
-	(*MembersReply)(nil),      // 143: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 144: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 145: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 146: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 147: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 148: moraine.wire.CloneTree
-	(*Concat)(nil),            // 149: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 150: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 151: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 152: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 153: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 154: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 155: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 156: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 157: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 158: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 159: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 160: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 161: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 162: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 163: moraine.wire.SealPart
-	(*GetStep)(nil),           // 164: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 165: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 166: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 167: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 168: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 169: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 170: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 171: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),       // 173: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 174: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 175: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 176: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 177: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 178: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 179: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 180: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 181: moraine.wire.GetObject
-	(*GetTier)(nil),           // 182: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 183: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 184: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 185: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 186: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 187: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 188: moraine.wire.Error
-	(*Topology)(nil),          // 189: moraine.wire.Topology
-	(*RunReply)(nil),          // 190: moraine.wire.RunReply
-	(*StepReply)(nil),         // 191: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 192: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 193: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 194: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 195: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 196: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 197: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 198: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 199: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 200: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 201: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 202: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 203: moraine.wire.DeviceState
-	(*Attr)(nil),              // 204: moraine.wire.Attr
-	(FileType)(0),             // 205: moraine.wire.FileType
-	(*Placement)(nil),         // 206: moraine.wire.Placement
-	(*Stripe)(nil),            // 207: moraine.wire.Stripe
-	(*Extent)(nil),            // 208: moraine.wire.Extent
-	(*Object)(nil),            // 209: moraine.wire.Object
-	(*Host)(nil),              // 210: moraine.wire.Host
-	(*Device)(nil),            // 211: moraine.wire.Device
-	(*SigningKey)(nil),        // 212: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 213: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 214: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 215: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 216: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 217: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 218: moraine.wire.BucketTraits
+	(*RewrittenFile)(nil),     // 99: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),      // 100: moraine.wire.RewriteReply
+	(*RepairTask)(nil),        // 101: moraine.wire.RepairTask
+	(*Intent)(nil),            // 102: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 103: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 104: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 105: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 106: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 107: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 108: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 109: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 110: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 111: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 112: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 113: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 114: moraine.wire.EndIntents
+	(*Usage)(nil),             // 115: moraine.wire.Usage
+	(*GetUsage)(nil),          // 116: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 117: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 118: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 119: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 120: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 121: moraine.wire.Recount
+	(*Leases)(nil),            // 122: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 123: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 124: moraine.wire.Recall
+	(*Touch)(nil),             // 125: moraine.wire.Touch
+	(*Hold)(nil),              // 126: moraine.wire.Hold
+	(*HoldReply)(nil),         // 127: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 128: moraine.wire.EndHold
+	(*Batch)(nil),             // 129: moraine.wire.Batch
+	(*BatchReply)(nil),        // 130: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 131: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 132: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 133: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 134: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 135: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 136: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 137: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 138: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 139: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 140: moraine.wire.GetMembers
+	(*Member)(nil),            // 141: moraine.wire.Member
+	(*MembersReply)(nil),      // 142: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 143: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 144: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 145: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 146: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 147: moraine.wire.CloneTree
+	(*Concat)(nil),            // 148: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 149: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 150: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 151: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 152: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 153: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 154: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 155: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 156: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 157: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 158: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 159: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 162: moraine.wire.SealPart
+	(*GetStep)(nil),           // 163: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 170: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 171: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 172: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 173: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 174: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 175: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 176: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 177: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 178: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 179: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 180: moraine.wire.GetObject
+	(*GetTier)(nil),           // 181: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 182: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 183: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 184: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 185: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 186: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 187: moraine.wire.Error
+	(*Topology)(nil),          // 188: moraine.wire.Topology
+	(*RunReply)(nil),          // 189: moraine.wire.RunReply
+	(*StepReply)(nil),         // 190: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 191: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 192: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 193: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 194: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 195: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 196: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 197: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 198: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 199: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 200: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 201: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 202: moraine.wire.DeviceState
+	(*Attr)(nil),              // 203: moraine.wire.Attr
+	(FileType)(0),             // 204: moraine.wire.FileType
+	(*Placement)(nil),         // 205: moraine.wire.Placement
+	(*Stripe)(nil),            // 206: moraine.wire.Stripe
+	(*Extent)(nil),            // 207: moraine.wire.Extent
+	(*Object)(nil),            // 208: moraine.wire.Object
+	(*Host)(nil),              // 209: moraine.wire.Host
+	(*Device)(nil),            // 210: moraine.wire.Device
+	(*SigningKey)(nil),        // 211: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 212: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 213: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 214: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 215: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 216: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 217: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -16007,254 +15885,250 @@ var file_metadata_proto_depIdxs = []int32{
 	86,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
 	85,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
 	95,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	104, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	106, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	107, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	108, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	109, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	111, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	113, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	115, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	161, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	162, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	163, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	164, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	165, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	166, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	167, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	168, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	169, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	170, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	171, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	172, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	173, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	110, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	174, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	175, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	176, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	177, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	178, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	179, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	180, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	181, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	182, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	183, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	184, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	117, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	119, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	120, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	122, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	148, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	149, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	150, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	123, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	133, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	137, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	141, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	145, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	146, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	147, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	151, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	103, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	105, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	106, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	107, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	108, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	171, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	172, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	109, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	173, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	174, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	175, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	176, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	177, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	178, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	179, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	180, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	181, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	182, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	183, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	116, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	118, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	119, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	121, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	147, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	148, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	149, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	122, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	132, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	136, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	140, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	144, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	145, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	146, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	150, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	153, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	155, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	157, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	152, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	154, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	156, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
 	79,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
 	77,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
 	81,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	27,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
 	98,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	99,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	89,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	127, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	129, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	130, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	12,  // 95: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 96: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	185, // 97: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	186, // 98: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	187, // 99: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	188, // 100: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	132, // 101: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 102: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 103: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	189, // 104: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 105: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 106: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 107: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 108: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 109: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 110: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 111: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 112: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 113: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 114: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 115: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	105, // 116: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	112, // 117: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	114, // 118: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	190, // 119: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	191, // 120: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	192, // 121: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	193, // 122: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	194, // 123: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 124: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	195, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	196, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	197, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	118, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	121, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	138, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	143, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	152, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	154, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	156, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	160, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 136: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	124, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	135, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	128, // 139: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	131, // 140: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	78,  // 141: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 142: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 143: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 144: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	159, // 145: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	101, // 146: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
-	14,  // 147: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	198, // 148: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	199, // 149: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	11,  // 150: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 151: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	136, // 152: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 153: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	200, // 154: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 155: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	189, // 156: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	201, // 157: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 158: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 159: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 160: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 161: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 162: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 163: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	202, // 164: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 165: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 166: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	203, // 167: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	204, // 168: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	204, // 169: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 170: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	204, // 171: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	204, // 172: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 173: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	205, // 174: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 175: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 176: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	201, // 177: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	206, // 178: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	201, // 179: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	201, // 180: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	206, // 181: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	207, // 182: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	208, // 183: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 184: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 185: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	43,  // 186: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	62,  // 187: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 188: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 189: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 190: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	204, // 191: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	204, // 192: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	208, // 193: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	207, // 194: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	209, // 195: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 196: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	210, // 197: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	211, // 198: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	212, // 199: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	211, // 200: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	213, // 201: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 202: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 203: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	212, // 204: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 205: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 206: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	214, // 207: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 208: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	80,  // 209: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	80,  // 210: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	215, // 211: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 212: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	216, // 213: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 214: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 215: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 216: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	207, // 217: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 218: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 219: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 220: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 221: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	201, // 222: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	203, // 223: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 224: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 225: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	102, // 226: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	215, // 227: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	217, // 228: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 229: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 230: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	207, // 231: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	208, // 232: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	208, // 233: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	207, // 234: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	100, // 235: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	208, // 236: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	208, // 237: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	207, // 238: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	103, // 239: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 240: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	218, // 241: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 242: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 243: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	103, // 244: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	103, // 245: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	103, // 246: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	103, // 247: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	116, // 248: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	116, // 249: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	116, // 250: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	125, // 251: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	126, // 252: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	204, // 253: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 254: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 255: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	126, // 256: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 257: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	205, // 258: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	134, // 259: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	139, // 260: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 261: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	140, // 262: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	140, // 263: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	139, // 264: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	142, // 265: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	144, // 266: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 267: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 268: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 269: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	139, // 270: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	142, // 271: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	158, // 272: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	273, // [273:273] is the sub-list for method output_type
-	273, // [273:273] is the sub-list for method input_type
-	273, // [273:273] is the sub-list for extension type_name
-	273, // [273:273] is the sub-list for extension extendee
-	0,   // [0:273] is the sub-list for field type_name
+	89,  // 89: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 90: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	126, // 91: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	128, // 92: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	129, // 93: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	12,  // 94: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 95: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	184, // 96: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	185, // 97: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	186, // 98: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	187, // 99: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	131, // 100: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 101: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 102: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	188, // 103: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 104: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 105: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 106: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 107: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 108: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 109: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 110: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 111: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 112: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 113: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 114: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 115: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 116: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 117: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	189, // 118: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	190, // 119: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	191, // 120: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	192, // 121: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	193, // 122: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 123: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	194, // 124: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	195, // 125: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	196, // 126: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 127: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 128: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	137, // 129: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	142, // 130: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	151, // 131: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	153, // 132: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	155, // 133: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	159, // 134: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 135: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 136: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	134, // 137: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	127, // 138: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	130, // 139: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	78,  // 140: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 141: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 142: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 143: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	158, // 144: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 145: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 146: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	197, // 147: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	198, // 148: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	11,  // 149: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 150: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	135, // 151: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 152: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	199, // 153: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 154: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	188, // 155: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	200, // 156: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 157: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 158: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 159: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 160: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 161: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 162: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	201, // 163: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 164: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 165: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	202, // 166: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	203, // 167: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	203, // 168: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 169: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	203, // 170: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	203, // 171: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 172: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	204, // 173: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 174: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 175: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	200, // 176: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	205, // 177: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	200, // 178: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	200, // 179: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	205, // 180: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	206, // 181: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	207, // 182: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 183: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 184: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	43,  // 185: moraine.wire.Commit.create:type_name -> moraine.wire.Create
+	62,  // 186: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 187: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 188: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 189: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	203, // 190: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	203, // 191: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	207, // 192: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	206, // 193: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	208, // 194: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 195: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	209, // 196: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	210, // 197: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	211, // 198: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	210, // 199: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	212, // 200: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 201: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 202: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	211, // 203: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 204: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 205: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	213, // 206: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 207: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	80,  // 208: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	80,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	214, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	215, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	206, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	200, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	202, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	214, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	216, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	206, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 231: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	207, // 232: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	207, // 233: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	206, // 234: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 235: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 236: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	217, // 237: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 238: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 239: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 240: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 241: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 242: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 243: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 244: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 245: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 246: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 247: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 248: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	203, // 249: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 250: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 251: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	125, // 252: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 253: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	204, // 254: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	133, // 255: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	138, // 256: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 257: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	139, // 258: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	139, // 259: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	138, // 260: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	141, // 261: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	143, // 262: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 263: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 264: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 265: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	138, // 266: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	141, // 267: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	157, // 268: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	269, // [269:269] is the sub-list for method output_type
+	269, // [269:269] is the sub-list for method input_type
+	269, // [269:269] is the sub-list for extension type_name
+	269, // [269:269] is the sub-list for extension extendee
+	0,   // [0:269] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16356,7 +16230,6 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListLost)(nil),
 		(*MetaRequest_SetRebalance)(nil),
 		(*MetaRequest_CommitRewrite)(nil),
-		(*MetaRequest_CommitPack)(nil),
 		(*MetaRequest_CheckChunks)(nil),
 		(*MetaRequest_DropChunks)(nil),
 		(*MetaRequest_Hold)(nil),
@@ -16413,7 +16286,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_CheckChunks)(nil),
 		(*MetaResponse_DropChunks)(nil),
 		(*MetaResponse_Adopt)(nil),
-		(*MetaResponse_Pack)(nil),
+		(*MetaResponse_Rewrite)(nil),
 		(*MetaResponse_Revoked)(nil),
 		(*MetaResponse_CheckObjects)(nil),
 		(*MetaResponse_BadObjects)(nil),
@@ -16425,7 +16298,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   153,
+			NumMessages:   152,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -380,7 +380,7 @@ func ofSession(req *wire.MetaRequest) bool {
 	switch req.Op.(type) {
 	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_SealPart,
 		*wire.MetaRequest_CloseSession, *wire.MetaRequest_Clone, *wire.MetaRequest_Concat, *wire.MetaRequest_CommitStage,
-		*wire.MetaRequest_CommitRewrite, *wire.MetaRequest_CommitPack, *wire.MetaRequest_Release:
+		*wire.MetaRequest_CommitRewrite, *wire.MetaRequest_Release:
 		return true
 	}
 	return false

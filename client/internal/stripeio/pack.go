@@ -151,30 +151,8 @@ func (w *rewriter) pack(ctx context.Context, t *Ticket, part []packedFile) error
 		if len(sent) != 1 || sent[0].Record.Scheme.M < uint32(lose) {
 			return &moraine.Error{Op: "pack", Kind: moraine.Unavailable, Err: errors.New("the devices that are left call for another scheme")}
 		}
-		packed, err := w.commitPack(ctx, part, sent[0])
-		for _, f := range part {
-			if slices.Contains(packed, f.inode) {
-				w.done.Files, w.done.Bytes = w.done.Files+1, w.done.Bytes+f.length
-			}
-		}
+		changed, err := w.commit(ctx, part, sent)
+		w.done.Files += changed
 		return err
 	})
-}
-
-// commitPack commits a sent stripe with the bytes of the files in place of their old extents.
-// It returns the files that the service changed.
-func (w *rewriter) commitPack(ctx context.Context, part []packedFile, sent SentStripe) (packed []uint64, err error) {
-	op := &wire.CommitPack{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Stripe: sent.Record, Promised: sent.Ticket.Grant.Promised()}
-	at := uint64(0)
-	for _, f := range part {
-		p := &wire.PackedFile{Inode: f.inode}
-		for _, e := range f.pieces {
-			p.Was = append(p.Was, wireExtent(e.Extent))
-			p.Extents = appendExtent(p.Extents, &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: sent.Record.Id, StripeOffset: at})
-			at += uint64(e.Length)
-		}
-		op.Files = append(op.Files, p)
-	}
-	resp, err := w.Engine.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}, sent.Ticket.Grant.Session)
-	return resp.GetPack().GetPacked(), err
 }

@@ -253,14 +253,9 @@ func (w *rewriter) rewrite(ctx context.Context, t *Ticket, part []Located) error
 				return err
 			}
 		}
-		err := w.commit(ctx, part, sent)
+		_, err := w.commit(ctx, []packedFile{{inode: uint64(w.Inode), pieces: part}}, sent)
 		if retry.IsKind(err, moraine.NotFound) {
 			return errFileGone
-		}
-		if err == nil {
-			for _, e := range part {
-				w.done.Bytes += e.Length
-			}
 		}
 		return err
 	})
@@ -344,27 +339,40 @@ func (w *rewriter) gather(ctx context.Context, st *Stripe, part []Located, lengt
 	return nil
 }
 
-// commit commits sent stripes with the bytes of the pieces in their place.
-func (w *rewriter) commit(ctx context.Context, part []Located, sent []SentStripe) error {
-	op := &wire.CommitRewrite{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Inode: uint64(w.Inode)}
+// commit commits sent stripes with the bytes of the files in place of their old extents. It
+// returns how many files the service changed.
+func (w *rewriter) commit(ctx context.Context, files []packedFile, sent []SentStripe) (changed int64, err error) {
+	op := &wire.CommitRewrite{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}
 	for _, p := range sent {
 		op.Stripes = append(op.Stripes, p.Record)
 		op.Promised = max(op.Promised, p.Ticket.Grant.Promised())
 	}
 	in, at := 0, uint64(0) // position in the sent stripes
-	for _, e := range part {
-		op.Was = append(op.Was, wireExtent(e.Extent))
-		for off, end := uint64(e.Offset), uint64(e.End()); off < end; {
-			if at == sent[in].Record.Length {
-				in, at = in+1, 0
+	for _, f := range files {
+		p := &wire.RewrittenFile{Inode: f.inode}
+		for _, e := range f.pieces {
+			p.Was = append(p.Was, wireExtent(e.Extent))
+			for off, end := uint64(e.Offset), uint64(e.End()); off < end; {
+				if at == sent[in].Record.Length {
+					in, at = in+1, 0
+				}
+				n := min(end-off, sent[in].Record.Length-at)
+				p.Extents = appendExtent(p.Extents, &wire.Extent{Offset: off, Length: n, Stripe: sent[in].Record.Id, StripeOffset: at})
+				off, at = off+n, at+n
 			}
-			n := min(end-off, sent[in].Record.Length-at)
-			op.Extents = appendExtent(op.Extents, &wire.Extent{Offset: off, Length: n, Stripe: sent[in].Record.Id, StripeOffset: at})
-			off, at = off+n, at+n
+		}
+		op.Files = append(op.Files, p)
+	}
+	resp, err := w.Engine.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].Ticket.Grant.Session)
+	for _, f := range files {
+		if slices.Contains(resp.GetRewrite().GetRewritten(), f.inode) {
+			changed++
+			for _, e := range f.pieces {
+				w.done.Bytes += e.Length
+			}
 		}
 	}
-	_, err := w.Engine.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].Ticket.Grant.Session)
-	return err
+	return changed, err
 }
 
 func wireExtent(e moraine.Extent) *wire.Extent {

@@ -35,7 +35,7 @@ func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 	if err := mayStage(t, w, op); err != nil {
 		return nil, err
 	}
-	if err := swapIn(t, w); err != nil {
+	if err := swapIn(t, w, w); err != nil {
 		return nil, err
 	}
 	if !w.i.Clean() && len(w.stripes) > 0 {

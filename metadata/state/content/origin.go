@@ -13,8 +13,13 @@ import (
 // has the stripe by a clone, or its file was renamed away from the pack. It reads only the ranges
 // that its file's extents name.
 
-// setPackOrigin sets the origin of a pack to the nearest directory above all its files.
-func setPackOrigin(t *kvtx.Tx, w *packWork) error {
+// setOrigin sets the origin of the stripes of a rewriting: its file, or the nearest directory
+// above its files.
+func (w *rewriteWork) setOrigin(t *kvtx.Tx) error {
+	if len(w.files) == 1 {
+		w.all.setOrigin(w.files[0].i.Id)
+		return nil
+	}
 	var common []moraine.InodeID // ordered from the nearest directory up
 	known := map[moraine.InodeID]bool{}
 	for n, f := range w.files {
@@ -33,10 +38,14 @@ func setPackOrigin(t *kvtx.Tx, w *packWork) error {
 			common = tree.SharedTail(common, above)
 		}
 	}
-	if w.stripe.Origin = t.K.Top(); len(common) > 0 {
-		w.stripe.Origin = common[0]
-	}
+	w.all.setOrigin(append(common, t.K.Top())[0])
 	return nil
+}
+
+func (w *commitWork) setOrigin(id moraine.InodeID) {
+	for _, s := range w.stripes {
+		s.Origin = id
+	}
 }
 
 // PackDomain returns the directory below which files of dir are packed together. It is the nearest
@@ -61,8 +70,7 @@ const packDepth = 2
 
 // MayName reports whether an inode exists in the scope of a caller's session. A leader uses it
 // before the state machine decides on the request.
-func MayName(r *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (bool, error) {
-	v := r
+func MayName(v *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (bool, error) {
 	sc, err := names.ReadScope(v, caller, session)
 	if kvtx.IsAnswer(err) {
 		return false, nil // the request itself will fail the same way
