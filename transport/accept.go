@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -42,10 +41,11 @@ func (s *Server) shake(ctx context.Context, nc net.Conn) (*serverConn, error) {
 	default:
 		c, err = s.hello(ctx, plainStream{nc}, raw, nil)
 	}
-	if err == nil {
-		err = nc.SetDeadline(time.Time{})
-	}
 	if err != nil {
+		return nil, lost(nc.RemoteAddr().String(), err)
+	}
+	if err := nc.SetDeadline(time.Time{}); err != nil {
+		c.leave()
 		return nil, lost(nc.RemoteAddr().String(), err)
 	}
 	return c, nil
@@ -71,6 +71,15 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 		return nil, err
 	}
 	peer, reply, err := s.judge(st, r, h, sent, cs)
+	var leave func()
+	if err == nil {
+		leave, err = s.takeShare(peer)
+	}
+	if err == nil {
+		if err = s.giveKey(cs, peer, Class(h.Class), reply); err != nil {
+			leave()
+		}
+	}
 	if err != nil {
 		writeHello(st, flagReply|flagError, 1, ErrorToWire(err)) //nolint:errcheck // it is refused in any case
 		return nil, err
@@ -82,6 +91,7 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 	}
 	reply.MaxInFlight = uint32(limit)
 	if _, err := writeHello(st, flagReply, 1, reply); err != nil {
+		leave()
 		return nil, err
 	}
 	r.resize(readBuffer(class))
@@ -89,7 +99,7 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 		t.fit(class)
 	}
 	c := newServerConn(ctx, s, class, st, r, peer, limit, reply.Incarnation)
-	c.features = reply.Features
+	c.features, c.leave = reply.Features, leave
 	return c, nil
 }
 
@@ -113,12 +123,22 @@ func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls
 	if err := s.admit(peer, h, cluster); err != nil {
 		return nil, nil, err
 	}
-	if cs != nil && s.cfg.Mode == CRC && Class(h.Class) == Control {
-		if reply.KeyId, err = s.keys.add(cs, peer, s.clock.Now()); err != nil {
-			return nil, nil, err
-		}
-	}
 	return peer, reply, nil
+}
+
+// giveKey adds the key for unencrypted connections to the reply on a control connection, in mode
+// crc.
+func (s *Server) giveKey(cs *tls.ConnectionState, peer *Peer, class Class, reply *wire.HelloReply) error {
+	if cs == nil || s.cfg.Mode != CRC || class != Control {
+		return nil
+	}
+	id, full, err := s.keys.add(cs, peer, s.clock.Now())
+	if full && s.refusals.Allow() {
+		s.log.Warn("a certificate has as many connection keys as it may have; its oldest one was removed",
+			"node", peer.Node, "role", string(peer.Role), "keys", s.keys.most/shareOfMost)
+	}
+	reply.KeyId = id
+	return err
 }
 
 // identify determines who the caller is.
@@ -214,62 +234,4 @@ func (s *Server) verifyToken(token []byte, peer *Peer) (*wire.TokenClaims, error
 			Err: fmt.Errorf("token is of metadata incarnation %d, the current one is %d: open a new session", claims.Incarnation, now)}
 	}
 	return claims, err
-}
-
-// keyTable holds the keys of control connections in mode crc.
-type keyTable struct {
-	mu   sync.Mutex // guards the fields below
-	keys map[string]*tableKey
-	fifo []string
-}
-
-type tableKey struct {
-	key   []byte
-	peer  Peer
-	until time.Time
-}
-
-const (
-	// maxKeys limits the table. When it is full the oldest key is removed; its
-	// caller gets Stale and makes another.
-	maxKeys = 32 << 10
-	// keyLife is how long a key can open connections.
-	keyLife = 24 * time.Hour
-)
-
-func newKeyTable() *keyTable { return &keyTable{keys: make(map[string]*tableKey)} }
-
-// add derives the key of a control connection and returns its id.
-func (t *keyTable) add(cs *tls.ConnectionState, peer *Peer, now time.Time) ([]byte, error) {
-	key, err := cs.ExportKeyingMaterial(keyLabel, nil, 32)
-	if err != nil {
-		return nil, err
-	}
-	id := make([]byte, 16)
-	rand.Read(id) //nolint:errcheck // never fails
-	until := now.Add(keyLife)
-	if end := cs.PeerCertificates[0].NotAfter; end.Before(until) {
-		until = end
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.fifo) >= maxKeys {
-		delete(t.keys, t.fifo[0])
-		t.fifo = t.fifo[1:]
-	}
-	t.keys[string(id)] = &tableKey{key: key, peer: *peer, until: until}
-	t.fifo = append(t.fifo, string(id))
-	return id, nil
-}
-
-// find returns a key and a copy of its peer, or nil if there is none.
-func (t *keyTable) find(id []byte, now time.Time) ([]byte, *Peer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k := t.keys[string(id)]
-	if k == nil || now.After(k.until) {
-		return nil, nil
-	}
-	peer := k.peer
-	return k.key, &peer
 }

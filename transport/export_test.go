@@ -139,3 +139,18 @@ func Kinds() map[Kind]proto.Message {
 	}
 	return kinds
 }
+
+// SetMaxKeys limits the keys of connections that a server in mode crc keeps.
+func SetMaxKeys(s *Server, n int) { s.keys = newKeyTable(n) }
+
+// KeysOf returns the ids of the keys that a server keeps of a node.
+func KeysOf(s *Server, node string) (ids []string) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	for id, k := range s.keys.keys {
+		if k.peer.Node == node {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -29,6 +29,7 @@ type serverConn struct {
 	cancel      context.CancelFunc
 	peer        atomic.Pointer[Peer]
 	slots       chan struct{} // one for each request that may run
+	leave       func()        // ends the connection's share of its certificate's
 	routine     goroutines    // reader, requests, writers
 
 	// payloadAt is when the read of a payload began, 0 while none is read.

@@ -36,7 +36,8 @@ type ServerConfig struct {
 	// callers on the same host find by themselves.
 	ShortCircuit bool
 
-	// MaxConnections limits connections of all classes (16,384).
+	// MaxConnections limits connections of all classes (16,384). The holders of one certificate
+	// have at most half of them.
 	MaxConnections int
 	// MaxControl and MaxBulk limit the running requests of one connection (1,024
 	// and 256).
@@ -144,6 +145,7 @@ type Server struct {
 	refusals *rate.Limiter // limits log lines; the metric counts all
 	raft     *raftListener
 	keys     *keyTable
+	shares   *shares
 	ready    chan struct{}
 	slots    chan struct{} // one for each connection
 	// The limits of the server and of a connection that callers wait for.
@@ -165,7 +167,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err := cfg.validate(&deps); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
+	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(maxKeys), shares: newShares(cfg.MaxConnections / shareOfMost), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
 		ready: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
 		conns: make(map[*serverConn]struct{}), streams: make(map[*serverConn]struct{})}
 	if s.clock == nil {
@@ -383,6 +385,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		nc.Close() //nolint:errcheck // it was refused
 		return
 	}
+	defer c.leave()
 	class := c.class.String()
 	gauge := s.metrics.connections.WithLabelValues(sideServer.String(), class, c.stream.LocalAddr().Network())
 	gauge.Inc()
