@@ -53,7 +53,7 @@ type chunkHandler struct{ s ChunkService }
 
 // Serve implements Handler.
 func (h chunkHandler) Serve(ctx context.Context, req *Request) (*Response, error) {
-	if req.Class != Bulk && req.Kind != KindStatDevices {
+	if req.Class != Bulk && !req.Kind.info().control {
 		return nil, &moraine.Error{Op: req.Kind.String(), Kind: moraine.PermissionDenied,
 			Err: fmt.Errorf("request is not allowed on a connection of class %v", req.Class)}
 	}

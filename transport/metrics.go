@@ -55,30 +55,6 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-func (k Kind) String() string {
-	switch k {
-	case KindHello:
-		return "hello"
-	case KindPing:
-		return "ping"
-	case KindRefreshToken:
-		return "refresh_token"
-	case KindMeta:
-		return "meta"
-	case KindPutChunk:
-		return "put_chunk"
-	case KindGetChunk:
-		return "get_chunk"
-	case KindGetPiece:
-		return "get_piece"
-	case KindSyncDevices:
-		return "sync_devices"
-	case KindStatDevices:
-		return "stat_devices"
-	}
-	return "unknown"
-}
-
 // sideMetrics are the collectors of the hot path, looked up once.
 type sideMetrics struct {
 	seconds  [maxMetricKind]atomic.Pointer[prometheus.Observer]

@@ -157,28 +157,6 @@ func (q *request) handle() (resp *Response, err error) {
 	return resp, err
 }
 
-// newMessage returns an empty message for a request of kind k, or nil for an
-// unknown one.
-func newMessage(k Kind) proto.Message {
-	switch k {
-	case KindMeta:
-		return new(wire.MetaRequest)
-	case KindPutChunk:
-		return new(wire.PutChunk)
-	case KindGetChunk:
-		return new(wire.GetChunk)
-	case KindGetPiece:
-		return new(wire.GetPiece)
-	case KindSyncDevices:
-		return new(wire.SyncDevices)
-	case KindStatDevices:
-		return new(wire.StatDevices)
-	case KindRefreshToken:
-		return new(wire.RefreshToken)
-	}
-	return nil
-}
-
 // permitted refuses what the connection is no longer allowed to do.
 func (c *serverConn) permitted(q *request) error {
 	if now := c.server.incarnation(); now != c.incarnation && c.incarnation != 0 && now != 0 {
