@@ -142,7 +142,7 @@ func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file 
 	}
 	verified := func() (n float64) {
 		time.Sleep(5 * time.Second) // some heartbeats
-		for _, m := range w.cluster.ServerMetrics() {
+		for _, m := range w.cluster.Metrics.Servers() {
 			for _, result := range []string{"good", "bad"} {
 				var got dto.Metric
 				require.NoError(t, m.Suspects.WithLabelValues(result).Write(&got))
