@@ -16,28 +16,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// findBucket returns the directory of a bucket.
-func (b *backend) findBucket(ctx context.Context, bucket string) (*wire.Attr, error) {
-	if !usableBucket(bucket) {
-		return nil, s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
-	}
-	attr, err := b.cl.Stat(ctx, b.bucketPath(bucket))
-	if err != nil && !errors.Is(err, moraine.NotFound) {
-		return nil, err
-	}
-	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
-	}
-	return attr, nil
+// buckets makes, lists and removes buckets, which are directories of the root.
+type buckets struct {
+	tree          *tree
+	region, owner string // of each bucket
 }
 
 // ListBuckets lists the directories of the root that can be buckets.
 func (b *backend) ListBuckets(rc context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
+	out, err := b.buckets.list(b.life, in)
+	return out, b.requests.answer(rc, "ListBuckets", err)
+}
+
+func (bs *buckets) list(ctx context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
 	out := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: in.Owner}, Prefix: in.Prefix}
 	var buckets []s3response.ListAllMyBucketsEntry
-	for e, err := range b.cl.ReadDir(b.life, "/") {
+	for e, err := range bs.tree.cl.ReadDir(ctx, "/") {
 		if err != nil {
-			return out, b.answer(rc, "ListBuckets", err)
+			return out, err
 		}
 		if e.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY || !usableBucket(e.Name) ||
 			!strings.HasPrefix(e.Name, in.Prefix) || e.Name <= in.ContinuationToken {
@@ -47,7 +43,7 @@ func (b *backend) ListBuckets(rc context.Context, in s3response.ListBucketsInput
 			out.ContinuationToken = buckets[len(buckets)-1].Name
 			break
 		}
-		buckets = append(buckets, s3response.ListAllMyBucketsEntry{Name: e.Name, BucketRegion: b.cfg.Region, CreationDate: time.Unix(0, e.Attr.Ctime).UTC()})
+		buckets = append(buckets, s3response.ListAllMyBucketsEntry{Name: e.Name, BucketRegion: bs.region, CreationDate: time.Unix(0, e.Attr.Ctime).UTC()})
 	}
 	out.Buckets.Bucket = buckets
 	return out, nil
@@ -58,23 +54,23 @@ func (b *backend) ListBucketsAndOwners(rc context.Context) ([]s3response.Bucket,
 	all, err := b.ListBuckets(rc, s3response.ListBucketsInput{IsAdmin: true})
 	var out []s3response.Bucket
 	for _, e := range all.Buckets.Bucket {
-		out = append(out, s3response.Bucket{Name: e.Name, Owner: b.cfg.AccessKey})
+		out = append(out, s3response.Bucket{Name: e.Name, Owner: b.buckets.owner})
 	}
 	return out, err
 }
 
 // HeadBucket reports whether the bucket exists.
 func (b *backend) HeadBucket(rc context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
-	err := b.mustBucket(b.life, str(in.Bucket))
-	return &s3.HeadBucketOutput{BucketRegion: &b.cfg.Region}, b.answer(rc, "HeadBucket", err)
+	err := b.tree.mustBucket(b.life, str(in.Bucket))
+	return &s3.HeadBucketOutput{BucketRegion: &b.buckets.region}, b.requests.answer(rc, "HeadBucket", err)
 }
 
 // CreateBucket makes a bucket's directory.
 func (b *backend) CreateBucket(rc context.Context, in *s3.CreateBucketInput, _ []byte) error {
-	return b.answer(rc, "CreateBucket", b.createBucket(b.life, in))
+	return b.requests.answer(rc, "CreateBucket", b.buckets.create(b.life, in))
 }
 
-func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) error {
+func (bs *buckets) create(ctx context.Context, in *s3.CreateBucketInput) error {
 	bucket := str(in.Bucket)
 	if !properBucket(bucket) {
 		return s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
@@ -85,7 +81,7 @@ func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) er
 	if c := in.CreateBucketConfiguration; c != nil && len(c.Tags) > 0 {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
-	_, err := b.cl.Mkdir(ctx, b.bucketPath(bucket), dirMode)
+	_, err := bs.tree.cl.Mkdir(ctx, bucketPath(bucket), dirMode)
 	if errors.Is(err, moraine.Exists) {
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, bucket)
 	}
@@ -94,26 +90,26 @@ func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) er
 
 // DeleteBucket removes a bucket whose directory has nothing but unfinished uploads.
 func (b *backend) DeleteBucket(rc context.Context, bucket string) error {
-	return b.answer(rc, "DeleteBucket", b.deleteBucket(b.life, bucket))
+	return b.requests.answer(rc, "DeleteBucket", b.buckets.remove(b.life, bucket))
 }
 
-func (b *backend) deleteBucket(ctx context.Context, bucket string) error {
-	attr, err := b.findBucket(ctx, bucket)
+func (bs *buckets) remove(ctx context.Context, bucket string) error {
+	attr, err := bs.tree.findBucket(ctx, bucket)
 	if err != nil {
 		return err
 	}
-	p := b.bucketPath(bucket)
-	empty, err := b.sweep(ctx, p, moraine.InodeID(attr.Inode))
+	p := bucketPath(bucket)
+	empty, err := bs.tree.sweep(ctx, p, moraine.InodeID(attr.Inode))
 	if err != nil {
 		return err
 	}
 	if !empty {
 		return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
 	}
-	if err := b.cl.RemoveAll(ctx, path.Join(p, uploadsDir)); err != nil {
+	if err := bs.tree.cl.RemoveAll(ctx, path.Join(p, uploadsDir)); err != nil {
 		return err
 	}
-	if err := b.cl.Remove(ctx, p); errors.Is(err, moraine.NotEmpty) {
+	if err := bs.tree.cl.Remove(ctx, p); errors.Is(err, moraine.NotEmpty) {
 		return s3err.GetBucketErr(s3err.ErrBucketNotEmpty, bucket)
 	} else if err != nil {
 		return err
@@ -127,7 +123,7 @@ func (b *backend) deleteBucket(ctx context.Context, bucket string) error {
 // GetBucketAcl answers that a bucket has no access list. The library calls it
 // first, so it also reports whether the bucket exists.
 func (b *backend) GetBucketAcl(rc context.Context, in *s3.GetBucketAclInput) ([]byte, error) {
-	return nil, b.answer(rc, "GetBucketAcl", b.mustBucket(b.life, str(in.Bucket)))
+	return nil, b.requests.answer(rc, "GetBucketAcl", b.tree.mustBucket(b.life, str(in.Bucket)))
 }
 
 // GetBucketPolicy answers that there is none.

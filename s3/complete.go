@@ -21,25 +21,25 @@ import (
 // name, and the upload ends, in one entry of the metadata's log. A repeated
 // request, by this client or another, therefore finds the object or the upload.
 func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
-	level, err := b.levelOf(rc)
+	level, err := b.requests.levelOf(rc)
 	if err != nil {
-		return s3response.CompleteMultipartUploadResult{}, "", b.answer(rc, "CompleteMultipartUpload", err)
+		return s3response.CompleteMultipartUploadResult{}, "", b.requests.answer(rc, "CompleteMultipartUpload", err)
 	}
-	attr, err := b.complete(b.life, in)
+	attr, err := b.uploads.complete(b.life, in)
 	if err == nil {
-		err = b.reach(b.life, attr, level)
+		err = b.objects.reach(b.life, attr, level)
 	}
 	if err != nil {
-		return s3response.CompleteMultipartUploadResult{}, "", b.answer(rc, "CompleteMultipartUpload", err)
+		return s3response.CompleteMultipartUploadResult{}, "", b.requests.answer(rc, "CompleteMultipartUpload", err)
 	}
 	tag := etag(attr)
 	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, "", nil
 }
 
-func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
-	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+func (us *uploads) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
-		return b.completedBefore(ctx, in, err)
+		return us.completedBefore(ctx, in, err)
 	}
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadIn
 	if in.MultipartUpload == nil {
 		return nil, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
-	parts, err := b.chosenParts(ctx, u, in.MultipartUpload.Parts)
+	parts, err := us.chosenParts(ctx, u, in.MultipartUpload.Parts)
 	if err != nil {
 		return nil, err
 	}
@@ -55,53 +55,53 @@ func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadIn
 		return nil, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
 	}
 	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
-	if err := b.checkPut(ctx, u.key, cond); err != nil {
+	if err := us.objects.checkPut(ctx, u.key, cond); err != nil {
 		return nil, err
 	}
 	r := u.record
 	r.Key, r.Created, r.Checksum, r.Upload = "", 0, nil, u.id
-	attr, consumed, err := b.assemble(ctx, u.key, parts.ranges, u.dir, &r, cond)
+	attr, consumed, err := us.objects.assemble(ctx, u.key, parts.ranges, u.dir, &r, cond)
 	if errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Stale) {
-		return b.overtaken(ctx, in)
+		return us.overtaken(ctx, in)
 	}
 	if err != nil {
 		return nil, err
 	}
 	r.Parts = parts.runs
-	b.settle(ctx, attr, &r)
+	us.objects.settle(ctx, attr, &r)
 	if consumed {
 		return attr, nil
 	}
-	if err := b.cl.RemoveAll(ctx, b.uploadPath(u.key.bucket, u.id)); err != nil {
-		b.deps.Log.Warn("upload cleanup failed", "bucket", u.key.bucket, "upload", u.id, "err", err)
+	if err := us.tree.cl.RemoveAll(ctx, uploadPath(u.key.bucket, u.id)); err != nil {
+		us.objects.log.Warn("upload cleanup failed", "bucket", u.key.bucket, "upload", u.id, "err", err)
 	}
 	return attr, nil
 }
 
 // overtaken answers a completion whose upload was aborted, or completed by another
 // request, or of which a part was replaced, since it was found.
-func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
-	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+func (us *uploads) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err == nil {
-		_, err = b.chosenParts(ctx, u, in.MultipartUpload.Parts)
+		_, err = us.chosenParts(ctx, u, in.MultipartUpload.Parts)
 	}
 	if err == nil {
 		err = s3err.GetNoSuchUploadErr(u.id) // the upload is missing, and this error tells the client what to do
 	}
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
-		return b.completedBefore(ctx, in, err)
+		return us.completedBefore(ctx, in, err)
 	}
 	return nil, err
 }
 
 // completedBefore answers a client that repeats the request because it lost the
 // first answer: the object exists, and comes from this upload.
-func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (*wire.Attr, error) {
+func (us *uploads) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (*wire.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return nil, err
 	}
-	o, err := b.find(ctx, k)
+	o, err := us.tree.find(ctx, k)
 	if errors.Is(err, moraine.NotFound) || err == nil && o.record.Upload != str(in.UploadId) {
 		return nil, gone
 	}
@@ -120,10 +120,10 @@ type chosen struct {
 
 // chosenParts finds the parts that a client names, in rising order, and checks them
 // against what the client says of them.
-func (b *backend) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
+func (us *uploads) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
 	var c chosen
 	there := map[string]*wire.Attr{}
-	for e, err := range b.cl.Inodes().ReadDir(ctx, u.dir) {
+	for e, err := range us.tree.cl.Inodes().ReadDir(ctx, u.dir) {
 		if err != nil {
 			return c, goneUpload(err, u)
 		}
@@ -172,7 +172,7 @@ func (c *chosen) add(attr *wire.Attr) {
 // assemble makes the object of a key from ranges of other files, with its record,
 // in one step. The same step consumes parts unless it is 0; consumed is as in
 // ConcatParts.
-func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
+func (objs *objects) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
 	opts, err := cond.options()
 	if err != nil {
 		return nil, false, err
@@ -186,49 +186,23 @@ func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.Ino
 	}
 	above := path.Dir(k.key)
 	for range dirTries {
-		dir, err := b.makeDirs(ctx, k.bucket, above)
+		dir, err := objs.tree.makeDirs(ctx, k.bucket, above)
 		if err != nil {
 			return nil, false, err
 		}
 		if parts == 0 {
-			attr, err = b.cl.Concat(ctx, b.path(k), ranges, opts)
+			attr, err = objs.tree.cl.Concat(ctx, k.path(), ranges, opts)
 		} else {
-			attr, consumed, err = b.cl.ConcatParts(ctx, b.path(k), ranges, parts, opts)
+			attr, consumed, err = objs.tree.cl.ConcatParts(ctx, k.path(), ranges, parts, opts)
 		}
 		if err == nil {
 			return attr, consumed, nil
 		}
-		if errors.Is(err, moraine.NotFound) && b.moved(ctx, k.bucket, above, dir) {
+		if errors.Is(err, moraine.NotFound) && objs.tree.moved(ctx, k.bucket, above, dir) {
 			continue // the last other key of the directory was deleted, and the directory with it
 		}
-		b.prune(ctx, k.bucket, above)
+		objs.tree.prune(ctx, k.bucket, above)
 		return nil, false, taken(err, cond)
 	}
 	return nil, false, dirsGone(k.key)
-}
-
-// moved reports whether a directory of a bucket is no longer the one it was.
-func (b *backend) moved(ctx context.Context, bucket, dir string, was *wire.Attr) bool {
-	now, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
-	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode != was.Inode
-}
-
-// maxRuns limits the part lengths in a record: an upload of parts with more
-// different lengths is no longer separated into parts.
-const maxRuns = 1000
-
-// settle adds to an object's record what is known about its content only once the
-// content has a generation. Until then, or if we stop here, the object has no such
-// information.
-func (b *backend) settle(ctx context.Context, attr *wire.Attr, r *record) {
-	if len(r.Parts) > maxRuns {
-		r.Parts = nil
-	}
-	if r.Checksum == nil && len(r.Parts) == 0 {
-		return
-	}
-	r.Generation = attr.Generation
-	if err := b.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil && !errors.Is(err, moraine.NotFound) {
-		b.deps.Log.Warn("object record write failed", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
-	}
 }

@@ -21,16 +21,16 @@ import (
 // CopyObject makes an object that shares the bytes of another; it moves none. It
 // answers when the bytes are at the requested level.
 func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
-	level, err := b.levelOf(rc)
+	level, err := b.requests.levelOf(rc)
 	var attr *wire.Attr
 	if err == nil {
-		attr, err = b.copyObject(b.life, in, conditionOf(rc))
+		attr, err = b.objects.copy(b.life, in, conditionOf(rc))
 	}
 	if err == nil {
-		err = b.reach(b.life, attr, level)
+		err = b.objects.reach(b.life, attr, level)
 	}
 	if err != nil {
-		return s3response.CopyObjectOutput{}, b.answer(rc, "CopyObject", err)
+		return s3response.CopyObjectOutput{}, b.requests.answer(rc, "CopyObject", err)
 	}
 	tag, o := etag(attr), object{attr: attr}
 	mtime := o.mtime()
@@ -47,7 +47,7 @@ func conditionOf(rc context.Context) (c condition) {
 	return condition{ifMatch: ptr(unquote(string(r.Request.Header.Peek("If-Match")))), ifNoneMatch: ptr(string(r.Request.Header.Peek("If-None-Match")))}
 }
 
-func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput, cond condition) (*wire.Attr, error) {
+func (objs *objects) copy(ctx context.Context, in s3response.CopyObjectInput, cond condition) (*wire.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput,
 	if in.ObjectLockMode != "" || in.ObjectLockLegalHoldStatus != "" {
 		return nil, s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
-	src, from, err := b.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
+	src, from, err := objs.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput,
 	if cond.any() && k.isDir() {
 		return nil, notKept("a condition on a key that ends in a slash")
 	}
-	if err := b.checkPut(ctx, k, cond); err != nil {
+	if err := objs.checkPut(ctx, k, cond); err != nil {
 		return nil, err
 	}
 	if k.isDir() || src.isDir() {
@@ -77,7 +77,7 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput,
 			return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
 		}
 		if k.isDir() {
-			return b.putDir(ctx, k, &body{r: eof{}}, r)
+			return objs.putDir(ctx, k, &body{r: eof{}}, r)
 		}
 	}
 	all := whole(src.attr)
@@ -85,10 +85,10 @@ func (b *backend) copyObject(ctx context.Context, in s3response.CopyObjectInput,
 		all = nil
 	}
 	known := src.current()
-	attr, _, err := b.assemble(ctx, k, all, 0, r, cond)
+	attr, _, err := objs.assemble(ctx, k, all, 0, r, cond)
 	if err == nil && known {
 		r.Checksum, r.Parts = src.record.Checksum, src.record.Parts
-		b.settle(ctx, attr, r)
+		objs.settle(ctx, attr, r)
 	}
 	return attr, err
 }
@@ -126,7 +126,7 @@ func recordOfCopy(in s3response.CopyObjectInput, src *record) (*record, error) {
 }
 
 // copySource finds the source of a copy.
-func (b *backend) copySource(ctx context.Context, header string, cond versity.PreConditions) (*object, objectKey, error) {
+func (objs *objects) copySource(ctx context.Context, header string, cond versity.PreConditions) (*object, objectKey, error) {
 	bucket, key, version, err := versity.ParseCopySource(header)
 	if err != nil {
 		return nil, objectKey{}, err
@@ -134,14 +134,14 @@ func (b *backend) copySource(ctx context.Context, header string, cond versity.Pr
 	if version != "" && version != "null" {
 		return nil, objectKey{}, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, version)
 	}
-	if _, err := b.findBucket(ctx, bucket); err != nil {
+	if _, err := objs.tree.findBucket(ctx, bucket); err != nil {
 		return nil, objectKey{}, err
 	}
 	k, err := parseKey(bucket, key)
 	if err != nil {
 		return nil, k, err
 	}
-	o, err := b.find(ctx, k)
+	o, err := objs.tree.find(ctx, k)
 	if err != nil {
 		return nil, k, err
 	}
@@ -154,31 +154,31 @@ func (b *backend) copySource(ctx context.Context, header string, cond versity.Pr
 
 // UploadPartCopy makes a part from a range of an object, whose bytes it shares.
 func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
-	level, err := b.levelOf(rc)
+	level, err := b.requests.levelOf(rc)
 	var attr *wire.Attr
 	if err == nil {
-		attr, err = b.uploadPartCopy(b.life, in)
+		attr, err = b.uploads.copyPart(b.life, in)
 	}
 	if err == nil {
-		err = b.reach(b.life, attr, level)
+		err = b.objects.reach(b.life, attr, level)
 	}
 	if err != nil {
-		return s3response.CopyPartResult{}, b.answer(rc, "UploadPartCopy", err)
+		return s3response.CopyPartResult{}, b.requests.answer(rc, "UploadPartCopy", err)
 	}
 	tag, o := etag(attr), object{attr: attr}
 	return s3response.CopyPartResult{ETag: &tag, LastModified: o.mtime()}, nil
 }
 
-func (b *backend) uploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (*wire.Attr, error) {
-	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+func (us *uploads) copyPart(ctx context.Context, in *s3.UploadPartCopyInput) (*wire.Attr, error) {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
 		return nil, err
 	}
-	name, err := b.partPath(u, in.PartNumber)
+	name, err := us.partPath(u, in.PartNumber)
 	if err != nil {
 		return nil, err
 	}
-	src, _, err := b.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
+	src, _, err := us.objects.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +193,6 @@ func (b *backend) uploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput
 	} else {
 		ranges = nil
 	}
-	attr, err := b.cl.Concat(ctx, name, ranges, client.CreateOptions{Replace: true})
+	attr, err := us.tree.cl.Concat(ctx, name, ranges, client.CreateOptions{Replace: true})
 	return attr, goneUpload(err, u)
 }

@@ -23,11 +23,11 @@ const deletesAtOnce = 16
 
 // DeleteObject removes an object. A missing object is no error.
 func (b *backend) DeleteObject(rc context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
-	dir, err := b.deleteObject(b.life, in)
+	dir, err := b.objects.remove(b.life, in)
 	if err == nil {
-		b.prune(b.life, str(in.Bucket), dir)
+		b.tree.prune(b.life, str(in.Bucket), dir)
 	}
-	return &s3.DeleteObjectOutput{}, b.answer(rc, "DeleteObject", err)
+	return &s3.DeleteObjectOutput{}, b.requests.answer(rc, "DeleteObject", err)
 }
 
 // DeleteObjects removes objects, each by itself: some may be removed while others
@@ -52,12 +52,12 @@ func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (
 		g.SetLimit(deletesAtOnce)
 		for _, o := range objects {
 			g.Go(func() error {
-				dir, err := b.deleteObject(b.life, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId,
+				dir, err := b.objects.remove(b.life, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId,
 					IfMatch: o.ETag, IfMatchSize: o.Size, IfMatchLastModifiedTime: o.LastModifiedTime})
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
-					out.Error = append(out.Error, s3err.ObjectDeleteError(o.Key, o.VersionId, b.answer(b.life, "DeleteObjects", err)))
+					out.Error = append(out.Error, s3err.ObjectDeleteError(o.Key, o.VersionId, b.requests.answer(b.life, "DeleteObjects", err)))
 					return nil
 				}
 				dirs[dir] = true
@@ -71,13 +71,13 @@ func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (
 		_ = g.Wait() // out has the errors
 	}
 	for dir := range dirs {
-		b.prune(b.life, str(in.Bucket), dir)
+		b.tree.prune(b.life, str(in.Bucket), dir)
 	}
 	return out, nil
 }
 
-// deleteObject removes an object and returns its directory.
-func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (dir string, err error) {
+// remove removes an object and returns its directory.
+func (objs *objects) remove(ctx context.Context, in *s3.DeleteObjectInput) (dir string, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return "", err
@@ -91,7 +91,7 @@ func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (d
 	}
 	dir = path.Dir(path.Clean(k.key))
 	if k.isDir() || cond != (versity.ObjectDeletePreconditions{}) {
-		o, err := b.find(ctx, k)
+		o, err := objs.tree.find(ctx, k)
 		if errors.Is(err, moraine.NotFound) {
 			return dir, nil
 		}
@@ -102,34 +102,9 @@ func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (d
 			return dir, err
 		}
 		if o.isDir() {
-			return path.Clean(k.key), b.deleteDir(ctx, o)
+			return path.Clean(k.key), objs.tree.deleteDir(ctx, o)
 		}
-		return dir, b.removeFile(ctx, k, &client.Expect{Inode: o.inode(), Generation: moraine.Generation(o.attr.Generation)})
+		return dir, objs.tree.removeFile(ctx, k, &client.Expect{Inode: o.inode(), Generation: moraine.Generation(o.attr.Generation)})
 	}
-	return dir, b.removeFile(ctx, k, nil)
-}
-
-// removeFile removes the file at the path of a key, unless it is a directory.
-// expect, if not nil, is the object whose conditions were true.
-func (b *backend) removeFile(ctx context.Context, k objectKey, expect *client.Expect) error {
-	parent, err := b.cl.Stat(ctx, path.Dir(b.path(k)))
-	if err == nil {
-		_, err = b.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{Expect: expect})
-	}
-	if err == nil {
-		return nil
-	}
-	switch moraine.KindOf(err) {
-	case moraine.Conflict:
-		return s3err.GetPreconditionFailedErr(s3err.ConditionIfMatch)
-	case moraine.NotFound, moraine.NotDirectory, moraine.IsDirectory:
-		return nil // no such object
-	}
-	return err
-}
-
-// deleteDir turns a directory that was put as an object into an implied one. It is
-// removed if it is empty, and stays invisible otherwise.
-func (b *backend) deleteDir(ctx context.Context, o *object) error {
-	return b.writeRecord(ctx, o.inode(), &record{Directory: dirImplied})
+	return dir, objs.tree.removeFile(ctx, k, nil)
 }

@@ -28,9 +28,9 @@ func dirsGone(key string) error {
 
 // makeDirs makes the missing directories above a key, below its bucket. It marks
 // each as made for keys, so that it is removed with the last key below it.
-func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
+func (t *tree) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
 	for range dirTries {
-		attr, err := b.makeDirsOnce(ctx, bucket, dir)
+		attr, err := t.makeDirsOnce(ctx, bucket, dir)
 		if !errors.Is(err, moraine.NotFound) {
 			return attr, err
 		}
@@ -40,8 +40,8 @@ func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr,
 
 // makeDirsOnce is makeDirs that returns NotFound if an existing directory is
 // removed before it makes one in it.
-func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
-	attr, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
+func (t *tree) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
+	attr, err := t.cl.Stat(ctx, path.Join(bucketPath(bucket), dir))
 	switch {
 	case err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY:
 		return nil, moraine.NotDirectory
@@ -50,7 +50,7 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 	case dir == "." || dir == "":
 		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
-	parent, err := b.makeDirsOnce(ctx, bucket, path.Dir(dir))
+	parent, err := t.makeDirsOnce(ctx, bucket, path.Dir(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +58,10 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 	if err != nil {
 		return nil, err
 	}
-	attr, err = b.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
+	attr, err = t.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
 		client.NodeOptions{Mode: dirMode, Exclusive: true, Xattrs: map[string][]byte{recordXattr: mark}})
 	if errors.Is(err, moraine.Exists) {
-		return b.madeBefore(ctx, path.Join(b.bucketPath(bucket), dir))
+		return t.madeBefore(ctx, path.Join(bucketPath(bucket), dir))
 	}
 	return attr, err
 }
@@ -69,8 +69,8 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 // madeBefore returns the directory that another request made first, or NotFound if
 // it is gone again. The name may also belong to a link that leads nowhere, or in a
 // circle.
-func (b *backend) madeBefore(ctx context.Context, p string) (*wire.Attr, error) {
-	attr, err := b.cl.Lstat(ctx, p)
+func (t *tree) madeBefore(ctx context.Context, p string) (*wire.Attr, error) {
+	attr, err := t.cl.Lstat(ctx, p)
 	if err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		return nil, moraine.NotDirectory
 	}
@@ -80,9 +80,9 @@ func (b *backend) madeBefore(ctx context.Context, p string) (*wire.Attr, error) 
 // prune removes a directory of a bucket, and those above it, as far as they were
 // made for keys and are now empty. It ignores failures: nothing depends on the
 // removal.
-func (b *backend) prune(ctx context.Context, bucket, dir string) {
+func (t *tree) prune(ctx context.Context, bucket, dir string) {
 	for dir != "." && dir != "" {
-		if !b.removeImplied(ctx, path.Join(b.bucketPath(bucket), dir)) {
+		if !t.removeImplied(ctx, path.Join(bucketPath(bucket), dir)) {
 			return
 		}
 		dir = path.Dir(dir)
@@ -92,23 +92,23 @@ func (b *backend) prune(ctx context.Context, bucket, dir string) {
 // removeImplied removes an empty directory that was made for keys, and reports
 // whether it did. A directory that has changed since the check stays: a client may
 // have put it as an object.
-func (b *backend) removeImplied(ctx context.Context, p string) bool {
-	attr, err := b.cl.Lstat(ctx, p)
+func (t *tree) removeImplied(ctx context.Context, p string) bool {
+	attr, err := t.cl.Lstat(ctx, p)
 	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		return false
 	}
 	inode := moraine.InodeID(attr.Inode)
-	if empty, err := b.emptyDir(ctx, inode); err != nil || !empty {
+	if empty, err := t.emptyDir(ctx, inode); err != nil || !empty {
 		return false
 	}
-	if r, err := b.readRecord(ctx, inode); err != nil || r.Directory != dirImplied {
+	if r, err := t.readRecord(ctx, inode); err != nil || r.Directory != dirImplied {
 		return false
 	}
-	parent, err := b.cl.Stat(ctx, path.Dir(p))
+	parent, err := t.cl.Stat(ctx, path.Dir(p))
 	if err != nil {
 		return false
 	}
-	_, err = b.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(p),
+	_, err = t.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(p),
 		client.RemoveOptions{Directory: true, Expect: &client.Expect{Inode: inode, Ctime: attr.Ctime}})
 	return err == nil
 }
@@ -116,8 +116,8 @@ func (b *backend) removeImplied(ctx context.Context, p string) bool {
 // sweep removes what interrupted requests left below a directory: directories made
 // for keys, without any key. It reports whether the directory is then empty, except
 // for the parts of uploads.
-func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, error) {
-	for e, err := range b.cl.Inodes().ReadDir(ctx, dir) {
+func (t *tree) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, error) {
+	for e, err := range t.cl.Inodes().ReadDir(ctx, dir) {
 		if err != nil {
 			return false, err
 		}
@@ -128,8 +128,8 @@ func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (boo
 			return false, nil
 		}
 		below := path.Join(p, e.Name)
-		empty, err := b.sweep(ctx, below, moraine.InodeID(e.Attr.Inode))
-		if err != nil || !empty || !b.removeImplied(ctx, below) {
+		empty, err := t.sweep(ctx, below, moraine.InodeID(e.Attr.Inode))
+		if err != nil || !empty || !t.removeImplied(ctx, below) {
 			return false, err
 		}
 	}
@@ -137,9 +137,15 @@ func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (boo
 }
 
 // emptyDir reports whether a directory has no entry.
-func (b *backend) emptyDir(ctx context.Context, dir moraine.InodeID) (bool, error) {
-	for _, err := range b.cl.Inodes().ReadDir(ctx, dir) {
+func (t *tree) emptyDir(ctx context.Context, dir moraine.InodeID) (bool, error) {
+	for _, err := range t.cl.Inodes().ReadDir(ctx, dir) {
 		return false, err
 	}
 	return true, nil
+}
+
+// moved reports whether a directory of a bucket is no longer the one it was.
+func (t *tree) moved(ctx context.Context, bucket, dir string, was *wire.Attr) bool {
+	now, err := t.cl.Stat(ctx, path.Join(bucketPath(bucket), dir))
+	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode != was.Inode
 }

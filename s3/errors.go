@@ -1,42 +1,12 @@
 package s3
 
 import (
-	"context"
 	"net/http"
-	"strconv"
 
-	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/morainefs/moraine"
 )
-
-// retryAfter is how long, in seconds, clients should wait before they retry a
-// temporary failure.
-const retryAfter = 1
-
-// answer turns an error of package client into one of S3; an S3 error stays
-// unchanged. It logs errors whose text a caller does not see.
-func (b *backend) answer(ctx context.Context, op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if s, ok := err.(s3err.S3Error); ok {
-		return s
-	}
-	kind := moraine.KindOf(err)
-	b.deps.Metrics.Errors.WithLabelValues(kind.String()).Inc()
-	e := ofKind(kind)
-	if e.StatusCode() >= http.StatusInternalServerError {
-		b.deps.Log.Warn("request failed", "op", op, "err", err)
-	}
-	if e.StatusCode() == http.StatusServiceUnavailable {
-		if rc, ok := ctx.(*fasthttp.RequestCtx); ok {
-			rc.Response.Header.Set("Retry-After", strconv.Itoa(retryAfter))
-		}
-	}
-	return e
-}
 
 // ofKind is the S3 error for a kind. A failure that a retry may cure is a 503,
 // which clients retry by themselves. A broken promise is a 500 that names it.

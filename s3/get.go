@@ -3,7 +3,6 @@ package s3
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 )
 
@@ -53,23 +51,23 @@ type section struct {
 // GetObject streams an object, or a range of it.
 func (b *backend) GetObject(rc context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	ctx, cancel := context.WithCancel(b.life)
-	out, err := b.getObject(ctx, in)
+	out, err := b.objects.get(ctx, in)
 	if err != nil {
 		cancel()
-		return nil, b.answer(rc, "GetObject", err)
+		return nil, b.requests.answer(rc, "GetObject", err)
 	}
-	out.Body = &sentBody{ReadCloser: out.Body, cancel: cancel, metrics: b.deps.Metrics, to: b.transferOf(rc)}
+	out.Body = &sentBody{ReadCloser: out.Body, cancel: cancel, metrics: b.objects.metrics, to: b.requests.transferOf(rc)}
 	return out, nil
 }
 
-func (b *backend) getObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (objs *objects) get(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	q := reading{rangeHeader: str(in.Range), part: in.PartNumber, mode: in.ChecksumMode, version: str(in.VersionId),
 		conditions: conditions(in.IfMatch, in.IfNoneMatch, in.IfModifiedSince, in.IfUnmodifiedSince)}
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return nil, err
 	}
-	o, r, err := b.open(ctx, k)
+	o, r, err := objs.tree.open(ctx, k)
 	if err != nil {
 		return nil, err
 	}
@@ -98,18 +96,18 @@ func (b *backend) getObject(ctx context.Context, in *s3.GetObjectInput) (*s3.Get
 
 // HeadObject describes an object.
 func (b *backend) HeadObject(rc context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
-	out, err := b.headObject(b.life, in)
-	return out, b.answer(rc, "HeadObject", err)
+	out, err := b.objects.head(b.life, in)
+	return out, b.requests.answer(rc, "HeadObject", err)
 }
 
-func (b *backend) headObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
+func (objs *objects) head(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
 	q := reading{rangeHeader: str(in.Range), part: in.PartNumber, mode: in.ChecksumMode, version: str(in.VersionId),
 		conditions: conditions(in.IfMatch, in.IfNoneMatch, in.IfModifiedSince, in.IfUnmodifiedSince)}
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return nil, err
 	}
-	o, err := b.find(ctx, k)
+	o, err := objs.tree.find(ctx, k)
 	if err != nil {
 		return nil, err
 	}
@@ -131,16 +129,16 @@ func (b *backend) headObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 
 // GetObjectAttributes describes an object in a document.
 func (b *backend) GetObjectAttributes(rc context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
-	out, err := b.objectAttributes(b.life, in)
-	return out, b.answer(rc, "GetObjectAttributes", err)
+	out, err := b.objects.attributes(b.life, in)
+	return out, b.requests.answer(rc, "GetObjectAttributes", err)
 }
 
-func (b *backend) objectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (out s3response.GetObjectAttributesResponse, err error) {
+func (objs *objects) attributes(ctx context.Context, in *s3.GetObjectAttributesInput) (out s3response.GetObjectAttributesResponse, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return out, err
 	}
-	o, err := b.find(ctx, k)
+	o, err := objs.tree.find(ctx, k)
 	if err != nil {
 		return out, err
 	}
@@ -154,28 +152,6 @@ func (b *backend) objectAttributes(ctx context.Context, in *s3.GetObjectAttribut
 			ChecksumCRC64NVME: c.CRC64NVME, ChecksumSHA1: c.SHA1, ChecksumSHA256: c.SHA256}
 	}
 	return out, nil
-}
-
-// open returns the object of a key and, for a file, a Reader of the content that it
-// describes.
-func (b *backend) open(ctx context.Context, k objectKey) (*object, *client.Reader, error) {
-	if k.isDir() {
-		o, err := b.find(ctx, k)
-		return o, nil, err
-	}
-	r, err := b.cl.OpenFile(ctx, b.path(k))
-	switch {
-	case errors.Is(err, moraine.IsDirectory), errors.Is(err, moraine.InvalidArgument):
-		return nil, nil, moraine.NotFound
-	case err != nil:
-		return nil, nil, missing(err)
-	}
-	o := &object{attr: r.Attr()}
-	if o.record, err = b.readRecord(ctx, o.inode()); err != nil {
-		_ = r.Close()
-		return nil, nil, err
-	}
-	return o, r, nil
 }
 
 func (o *object) mtime() time.Time { return time.Unix(0, o.attr.Mtime).UTC() }

@@ -20,8 +20,8 @@ const AckHeader = "X-Moraine-Ack"
 // levelOf returns the level at which a request is answered. If memory would protect
 // its bytes from no failure, as with a single host, that is nvme: an S3 client
 // could not be warned.
-func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
-	level := b.cfg.Level
+func (reqs *requests) levelOf(rc context.Context) (moraine.Level, error) {
+	level := reqs.level
 	if r, ok := rc.(*fasthttp.RequestCtx); ok {
 		if asked := string(r.Request.Header.Peek(AckHeader)); asked != "" {
 			var err error
@@ -30,7 +30,7 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 			}
 		}
 	}
-	if level == moraine.Memory && b.cl.SingleHost(b.life) {
+	if level == moraine.Memory && reqs.cl.SingleHost(reqs.life) {
 		level = moraine.NVMe
 	}
 	return level, nil
@@ -40,20 +40,20 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 // least one host, or on their devices. A commit at level memory may report that it
 // protects from no failure. That happens when only one host is left and the client
 // does not know it yet.
-func (b *backend) protected(ctx context.Context, done client.CommitResult) error {
+func (objs *objects) protected(ctx context.Context, done client.CommitResult) error {
 	if done.Protects > 0 {
 		return nil
 	}
-	return b.reach(ctx, done.Attr, moraine.NVMe)
+	return objs.reach(ctx, done.Attr, moraine.NVMe)
 }
 
 // reach returns when a file is at a level: a file that shares the bytes of another
 // may begin below it.
-func (b *backend) reach(ctx context.Context, attr *wire.Attr, level moraine.Level) error {
+func (objs *objects) reach(ctx context.Context, attr *wire.Attr, level moraine.Level) error {
 	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
 		return nil
 	}
-	err := b.cl.Inodes().WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+	err := objs.tree.cl.Inodes().WaitNVMe(ctx, moraine.InodeID(attr.Inode))
 	if errors.Is(err, moraine.NotFound) {
 		return nil // it was visible, and was replaced or deleted since
 	}

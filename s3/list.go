@@ -33,16 +33,16 @@ type page struct {
 
 // list collects a page. Keys that are put or deleted meanwhile may or may not
 // appear; all others appear once, in order.
-func (b *backend) list(ctx context.Context, l listing) (page, error) {
+func (t *tree) list(ctx context.Context, l listing) (page, error) {
 	var p page
-	if err := b.mustBucket(ctx, l.bucket); err != nil {
+	if err := t.mustBucket(ctx, l.bucket); err != nil {
 		return p, err
 	}
 	if l.max <= 0 {
 		return p, nil
 	}
 	last, more := "", false
-	w := walker{b: b, ctx: ctx, bucket: l.bucket, prefix: l.prefix, after: l.after, fold: l.delimiter == "/"}
+	w := walker{tree: t, ctx: ctx, bucket: l.bucket, prefix: l.prefix, after: l.after, fold: l.delimiter == "/"}
 	w.yield = func(it item) bool {
 		it = l.folded(it)
 		if it.folded && (it.key == last || it.key <= l.after && !strings.HasPrefix(l.after, it.key) || it.key == l.after) {
@@ -78,12 +78,6 @@ func (l *listing) folded(it item) item {
 		return item{key: it.key[:len(l.prefix)+i+len(l.delimiter)], folded: true}
 	}
 	return it
-}
-
-// mustBucket fails if the bucket does not exist.
-func (b *backend) mustBucket(ctx context.Context, bucket string) error {
-	_, err := b.findBucket(ctx, bucket)
-	return err
 }
 
 // escaper returns how a reply encodes names: unchanged or, if the request wants it,
@@ -126,9 +120,9 @@ func limit(max *int32) (int, *int32) {
 // ListObjects lists objects by S3's first version of listings.
 func (b *backend) ListObjects(rc context.Context, in *s3.ListObjectsInput) (s3response.ListObjectsResult, error) {
 	max, shown := limit(in.MaxKeys)
-	p, err := b.list(b.life, listing{bucket: str(in.Bucket), prefix: str(in.Prefix), delimiter: str(in.Delimiter), after: str(in.Marker), max: max})
+	p, err := b.tree.list(b.life, listing{bucket: str(in.Bucket), prefix: str(in.Prefix), delimiter: str(in.Delimiter), after: str(in.Marker), max: max})
 	if err != nil {
-		return s3response.ListObjectsResult{}, b.answer(rc, "ListObjects", err)
+		return s3response.ListObjectsResult{}, b.requests.answer(rc, "ListObjects", err)
 	}
 	escape, encoding := escaper(rc)
 	prefix, marker, delimiter, truncated := escape(str(in.Prefix)), escape(str(in.Marker)), escape(str(in.Delimiter)), p.next != ""
@@ -148,9 +142,9 @@ func (b *backend) ListObjectsV2(rc context.Context, in *s3.ListObjectsV2Input) (
 		after = string(key)
 	}
 	max, shown := limit(in.MaxKeys)
-	p, err := b.list(b.life, listing{bucket: str(in.Bucket), prefix: str(in.Prefix), delimiter: str(in.Delimiter), after: after, max: max})
+	p, err := b.tree.list(b.life, listing{bucket: str(in.Bucket), prefix: str(in.Prefix), delimiter: str(in.Delimiter), after: after, max: max})
 	if err != nil {
-		return s3response.ListObjectsV2Result{}, b.answer(rc, "ListObjectsV2", err)
+		return s3response.ListObjectsV2Result{}, b.requests.answer(rc, "ListObjectsV2", err)
 	}
 	escape, encoding := escaper(rc)
 	prefix, truncated, count := escape(str(in.Prefix)), p.next != "", int32(len(p.objects)+len(p.prefixes))

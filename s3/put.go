@@ -26,12 +26,12 @@ func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s
 	if err := refusedForm(rc); err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	level, err := b.levelOf(rc)
+	level, err := b.requests.levelOf(rc)
 	if err != nil {
-		return s3response.PutObjectOutput{}, b.answer(rc, "PutObject", err)
+		return s3response.PutObjectOutput{}, b.requests.answer(rc, "PutObject", err)
 	}
-	out, err := b.putObject(b.life, b.transferOf(rc), in, level)
-	return out, b.answer(rc, "PutObject", err)
+	out, err := b.objects.put(b.life, b.requests.transferOf(rc), in, level)
+	return out, b.requests.answer(rc, "PutObject", err)
 }
 
 // endAfterChunked ends the connection after a request whose body came in HTTP's own
@@ -44,7 +44,7 @@ func endAfterChunked(rc context.Context) {
 	}
 }
 
-func (b *backend) putObject(ctx context.Context, from transfer, in s3response.PutObjectInput, level moraine.Level) (out s3response.PutObjectOutput, err error) {
+func (objs *objects) put(ctx context.Context, from transfer, in s3response.PutObjectInput, level moraine.Level) (out s3response.PutObjectOutput, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return out, err
@@ -60,7 +60,7 @@ func (b *backend) putObject(ctx context.Context, from transfer, in s3response.Pu
 	if cond.any() && k.isDir() {
 		return out, notKept("a condition on a key that ends in a slash")
 	}
-	if err := b.checkPut(ctx, k, cond); err != nil {
+	if err := objs.checkPut(ctx, k, cond); err != nil {
 		return out, err
 	}
 	body, err := newBody(in.Body, in.ContentLength, in.ChecksumAlgorithm, sumsOf(in.ChecksumCRC32, in.ChecksumCRC32C, in.ChecksumSHA1,
@@ -71,12 +71,12 @@ func (b *backend) putObject(ctx context.Context, from transfer, in s3response.Pu
 	body.from = from
 	var attr *wire.Attr
 	if k.isDir() {
-		attr, err = b.putDir(ctx, k, body, r)
+		attr, err = objs.putDir(ctx, k, body, r)
 	} else {
-		attr, err = b.putFile(ctx, k, body, r, cond, level)
+		attr, err = objs.putFile(ctx, k, body, r, cond, level)
 	}
 	if err != nil {
-		b.prune(ctx, k.bucket, path.Dir(path.Clean(k.key)))
+		objs.tree.prune(ctx, k.bucket, path.Dir(path.Clean(k.key)))
 		return out, err
 	}
 	c := r.Checksum.reply()
@@ -135,11 +135,11 @@ func (c condition) options() (client.CreateOptions, error) {
 // checkPut evaluates the condition of a PUT against the current object, so that the
 // endpoint does not read a body that it cannot commit. The commit evaluates it
 // again.
-func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) error {
+func (objs *objects) checkPut(ctx context.Context, k objectKey, cond condition) error {
 	if !cond.any() {
 		return nil
 	}
-	o, err := b.find(ctx, k)
+	o, err := objs.tree.find(ctx, k)
 	if err != nil && !errors.Is(err, moraine.NotFound) {
 		return err
 	}
@@ -154,17 +154,17 @@ func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) err
 }
 
 // putFile stores the body as the file of a key.
-func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (*wire.Attr, error) {
+func (objs *objects) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (*wire.Attr, error) {
 	opts, err := cond.options()
 	if err != nil {
 		return nil, err
 	}
 	opts.Level = level
 	opts.Parents = func(ctx context.Context) (moraine.InodeID, error) {
-		dir, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key))
+		dir, err := objs.tree.makeDirs(ctx, k.bucket, path.Dir(k.key))
 		return moraine.InodeID(dir.GetInode()), err
 	}
-	f, err := b.create(ctx, k, opts)
+	f, err := objs.create(ctx, k, opts)
 	if err != nil {
 		return nil, taken(err, cond)
 	}
@@ -172,28 +172,28 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	if r.Checksum, err = receive(f, body); err != nil {
 		return nil, err
 	}
-	if err := b.describe(ctx, f, r); err != nil {
+	if err := objs.describe(ctx, f, r); err != nil {
 		return nil, err
 	}
 	done, err := f.Commit(ctx)
 	if err != nil {
 		return nil, taken(err, cond)
 	}
-	if err := b.settled(ctx, done, r); err != nil {
+	if err := objs.settled(ctx, done, r); err != nil {
 		return nil, err
 	}
-	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
+	objs.metrics.PutBytes.Add(float64(body.bytes))
 	return done.Attr, nil
 }
 
 // create begins the file of a key. Deletions of other keys may remove the
 // directories above it at any time; create then makes them again.
-func (b *backend) create(ctx context.Context, k objectKey, opts client.CreateOptions) (*client.File, error) {
+func (objs *objects) create(ctx context.Context, k objectKey, opts client.CreateOptions) (*client.File, error) {
 	for range dirTries {
-		if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
+		if _, err := objs.tree.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
 			return nil, err
 		}
-		f, err := b.cl.Create(ctx, b.path(k), opts)
+		f, err := objs.tree.cl.Create(ctx, k.path(), opts)
 		if !errors.Is(err, moraine.NotFound) {
 			return f, err
 		}
@@ -224,40 +224,6 @@ func receive(f *client.File, body *body) (*checksum, error) {
 	return body.check()
 }
 
-// describe sets the record on a file that was written and is not committed. The
-// commit that follows makes the next generation, which the record names.
-func (b *backend) describe(ctx context.Context, f *client.File, r *record) error {
-	if r.Checksum != nil {
-		if err := f.Flush(ctx); err != nil {
-			return err
-		}
-		attr, err := b.cl.Inodes().Stat(ctx, f.Inode())
-		if err != nil {
-			return err
-		}
-		r.Generation = attr.Generation + 1
-	}
-	if r.plain() {
-		return nil
-	}
-	return b.writeRecord(ctx, f.Inode(), r)
-}
-
-// settled returns when the committed bytes are protected, and the record names
-// their generation. If devices went out before the commit, the commit took more
-// steps than expected, and made another generation. Until the record is rewritten,
-// the object has no checksum.
-func (b *backend) settled(ctx context.Context, done client.CommitResult, r *record) error {
-	if r.Generation != 0 && r.Generation != done.Attr.Generation {
-		r.Generation = done.Attr.Generation
-		err := b.writeRecord(ctx, moraine.InodeID(done.Attr.Inode), r)
-		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced meanwhile
-			return err
-		}
-	}
-	return b.protected(ctx, done)
-}
-
 // plain reports whether the record says no more than a missing one.
 func (r *record) plain() bool {
 	return r.Checksum == nil && len(r.Metadata) == 0 && len(r.Tags) == 0 && (r.ContentType == "" || r.ContentType == defaultType) &&
@@ -265,7 +231,7 @@ func (r *record) plain() bool {
 }
 
 // putDir makes the directory of a key that ends in a slash an object.
-func (b *backend) putDir(ctx context.Context, k objectKey, body *body, r *record) (*wire.Attr, error) {
+func (objs *objects) putDir(ctx context.Context, k objectKey, body *body, r *record) (*wire.Attr, error) {
 	if body.want != 0 {
 		return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
 	}
@@ -277,9 +243,9 @@ func (b *backend) putDir(ctx context.Context, k objectKey, body *body, r *record
 	}
 	r.Directory = dirObject
 	for range dirTries {
-		attr, err := b.makeDirs(ctx, k.bucket, path.Clean(k.key))
+		attr, err := objs.tree.makeDirs(ctx, k.bucket, path.Clean(k.key))
 		if err == nil {
-			err = b.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
+			err = objs.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
 		}
 		if !errors.Is(err, moraine.NotFound) {
 			return attr, err

@@ -1,9 +1,7 @@
 package s3
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/versity/versitygw/s3response"
@@ -83,27 +81,6 @@ func decodeRecord(data []byte) (record, error) {
 		return record{}, &moraine.Error{Op: "s3", Ref: recordXattr, Kind: moraine.NewerFormat, Err: fmt.Errorf("version %d", r.Version)}
 	}
 	return r, nil
-}
-
-// readRecord returns the record of an inode, or an empty one if it has none.
-func (b *backend) readRecord(ctx context.Context, inode moraine.InodeID) (record, error) {
-	data, err := b.cl.Xattrs().Get(ctx, inode, recordXattr)
-	if errors.Is(err, moraine.NoAttribute) {
-		return record{}, nil
-	}
-	if err != nil {
-		return record{}, err
-	}
-	return decodeRecord(data)
-}
-
-// writeRecord sets the record of an inode.
-func (b *backend) writeRecord(ctx context.Context, inode moraine.InodeID, r *record) error {
-	data, err := r.encode()
-	if err != nil {
-		return err
-	}
-	return b.cl.Xattrs().Set(ctx, inode, recordXattr, data, 0)
 }
 
 // defaultType is the type of an object without one.

@@ -15,6 +15,10 @@
 // The object is then durable, or at the requested level (level.go), and visible
 // whole.
 //
+// The backend has the operations of S3 as methods (backend.go). Its parts do the
+// work: requests (levels, connections and errors of HTTP), tree (keys, directories
+// and records), buckets, objects and uploads.
+//
 // GetObject (get.go) opens the file and passes its stream, which reads ahead, to
 // the socket. A listing (list.go) walks directories in the order of keys (walk.go).
 // A multipart upload (upload.go) is a hidden directory of parts, which its

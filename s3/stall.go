@@ -1,13 +1,11 @@
 package s3
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/morainefs/moraine"
@@ -21,17 +19,6 @@ type transfer struct {
 	patience time.Duration
 	log      *slog.Logger
 	metrics  *Metrics
-}
-
-// transferOf returns the transfer of a request. The request was signed with the
-// key, so its connection is not ended as an unauthenticated one.
-func (b *backend) transferOf(rc context.Context) transfer {
-	t := transfer{patience: b.cfg.StallTimeout, log: b.deps.Log, metrics: b.deps.Metrics}
-	if r, ok := rc.(*fasthttp.RequestCtx); ok {
-		t.conn = r.Conn()
-	}
-	b.places.Proved(rc)
-	return t
 }
 
 // read reads a piece of the request's body.

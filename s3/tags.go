@@ -8,9 +8,9 @@ import (
 
 // GetObjectTagging returns an object's tags.
 func (b *backend) GetObjectTagging(rc context.Context, bucket, key, version string) (map[string]string, error) {
-	o, err := b.tagged(b.life, bucket, key, version)
+	o, err := b.objects.tagged(b.life, bucket, key, version)
 	if err != nil {
-		return nil, b.answer(rc, "GetObjectTagging", err)
+		return nil, b.requests.answer(rc, "GetObjectTagging", err)
 	}
 	return o.record.Tags, nil
 }
@@ -18,12 +18,12 @@ func (b *backend) GetObjectTagging(rc context.Context, bucket, key, version stri
 // PutObjectTagging replaces an object's tags. Of two concurrent calls, or of one
 // beside a PUT of the object, the record of one stays.
 func (b *backend) PutObjectTagging(rc context.Context, bucket, key, version string, tags map[string]string) error {
-	o, err := b.tagged(b.life, bucket, key, version)
+	o, err := b.objects.tagged(b.life, bucket, key, version)
 	if err == nil {
 		o.record.Tags = tags
-		err = b.writeRecord(b.life, o.inode(), &o.record)
+		err = b.tree.writeRecord(b.life, o.inode(), &o.record)
 	}
-	return b.answer(rc, "PutObjectTagging", err)
+	return b.requests.answer(rc, "PutObjectTagging", err)
 }
 
 // DeleteObjectTagging removes an object's tags.
@@ -31,7 +31,7 @@ func (b *backend) DeleteObjectTagging(rc context.Context, bucket, key, version s
 	return b.PutObjectTagging(rc, bucket, key, version, nil)
 }
 
-func (b *backend) tagged(ctx context.Context, bucket, key, version string) (*object, error) {
+func (objs *objects) tagged(ctx context.Context, bucket, key, version string) (*object, error) {
 	if version != "" && version != "null" {
 		return nil, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, version)
 	}
@@ -39,5 +39,5 @@ func (b *backend) tagged(ctx context.Context, bucket, key, version string) (*obj
 	if err != nil {
 		return nil, err
 	}
-	return b.find(ctx, k)
+	return objs.tree.find(ctx, k)
 }

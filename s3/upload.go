@@ -46,8 +46,16 @@ type upload struct {
 	record record
 }
 
-func (b *backend) uploadPath(bucket, id string) string {
-	return path.Join(b.bucketPath(bucket), uploadsDir, id)
+// uploads is the unfinished uploads, and what clients do with them. It has no lock:
+// the directories of the uploads are the state.
+type uploads struct {
+	tree    *tree
+	objects *objects
+	owner   string // of each upload
+}
+
+func uploadPath(bucket, id string) string {
+	return path.Join(bucketPath(bucket), uploadsDir, id)
 }
 
 // partName is the name of a part's file; names are in the order of numbers.
@@ -55,11 +63,11 @@ func partName(number int) string { return fmt.Sprintf("%05d", number) }
 
 // CreateMultipartUpload begins an upload.
 func (b *backend) CreateMultipartUpload(rc context.Context, in s3response.CreateMultipartUploadInput) (s3response.InitiateMultipartUploadResult, error) {
-	out, err := b.createUpload(b.life, in)
-	return out, b.answer(rc, "CreateMultipartUpload", err)
+	out, err := b.uploads.create(b.life, in)
+	return out, b.requests.answer(rc, "CreateMultipartUpload", err)
 }
 
-func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipartUploadInput) (out s3response.InitiateMultipartUploadResult, err error) {
+func (us *uploads) create(ctx context.Context, in s3response.CreateMultipartUploadInput) (out s3response.InitiateMultipartUploadResult, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
 		return out, err
@@ -74,7 +82,7 @@ func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipar
 	if err != nil {
 		return out, err
 	}
-	hidden, err := b.makeUploadsDir(ctx, k.bucket)
+	hidden, err := us.makeUploadsDir(ctx, k.bucket)
 	if err != nil {
 		return out, err
 	}
@@ -83,7 +91,7 @@ func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipar
 		return out, err
 	}
 	id := hex.EncodeToString(random[:])
-	attr, err := b.cl.Inodes().Mkdir(ctx, hidden, id, client.NodeOptions{Mode: hiddenMode, Exclusive: true})
+	attr, err := us.tree.cl.Inodes().Mkdir(ctx, hidden, id, client.NodeOptions{Mode: hiddenMode, Exclusive: true})
 	if err != nil {
 		return out, err
 	}
@@ -93,40 +101,40 @@ func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipar
 	if in.ChecksumAlgorithm != "" {
 		r.Checksum = &checksum{Algorithm: in.ChecksumAlgorithm, Type: in.ChecksumType}
 	}
-	if err := b.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil {
-		return out, errors.Join(err, b.cl.RemoveAll(ctx, b.uploadPath(k.bucket, id)))
+	if err := us.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil {
+		return out, errors.Join(err, us.tree.cl.RemoveAll(ctx, uploadPath(k.bucket, id)))
 	}
 	return s3response.InitiateMultipartUploadResult{Bucket: k.bucket, Key: k.key, UploadId: id}, nil
 }
 
 // makeUploadsDir returns the hidden directory of a bucket. Parts are not flushed to
 // the object tier; the complete object is.
-func (b *backend) makeUploadsDir(ctx context.Context, bucket string) (moraine.InodeID, error) {
-	parent, err := b.findBucket(ctx, bucket)
+func (us *uploads) makeUploadsDir(ctx context.Context, bucket string) (moraine.InodeID, error) {
+	parent, err := us.tree.findBucket(ctx, bucket)
 	if err != nil {
 		return 0, err
 	}
-	attr, err := b.cl.Inodes().Lookup(ctx, moraine.InodeID(parent.Inode), uploadsDir)
+	attr, err := us.tree.cl.Inodes().Lookup(ctx, moraine.InodeID(parent.Inode), uploadsDir)
 	if err == nil {
 		return moraine.InodeID(attr.Inode), nil
 	}
 	if !errors.Is(err, moraine.NotFound) {
 		return 0, err
 	}
-	attr, err = b.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), uploadsDir, client.NodeOptions{Mode: hiddenMode})
+	attr, err = us.tree.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), uploadsDir, client.NodeOptions{Mode: hiddenMode})
 	if err != nil {
 		return 0, err
 	}
 	inode := moraine.InodeID(attr.Inode)
-	err = b.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+	err = us.tree.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 	if errors.Is(err, moraine.Unimplemented) {
 		err = nil // a cluster without policies flushes nothing by itself
 	}
 	return inode, err
 }
 
-// findUpload returns an upload of a key.
-func (b *backend) findUpload(ctx context.Context, bucket, key, id *string) (*upload, error) {
+// find returns an upload of a key.
+func (us *uploads) find(ctx context.Context, bucket, key, id *string) (*upload, error) {
 	k, err := parseKey(str(bucket), str(key))
 	if err != nil {
 		return nil, err
@@ -135,10 +143,10 @@ func (b *backend) findUpload(ctx context.Context, bucket, key, id *string) (*upl
 	if raw, err := hex.DecodeString(u.id); err != nil || len(raw) != 16 {
 		return nil, s3err.GetNoSuchUploadErr(u.id)
 	}
-	attr, err := b.cl.Lstat(ctx, b.uploadPath(k.bucket, u.id))
+	attr, err := us.tree.cl.Lstat(ctx, uploadPath(k.bucket, u.id))
 	if err == nil {
 		u.dir = moraine.InodeID(attr.Inode)
-		u.record, err = b.readRecord(ctx, u.dir)
+		u.record, err = us.tree.readRecord(ctx, u.dir)
 	}
 	if errors.Is(err, moraine.NotFound) || err == nil && u.record.Key != k.key {
 		return nil, s3err.GetNoSuchUploadErr(u.id)
@@ -147,31 +155,31 @@ func (b *backend) findUpload(ctx context.Context, bucket, key, id *string) (*upl
 }
 
 // partPath is the file of a part.
-func (b *backend) partPath(u *upload, number *int32) (string, error) {
+func (us *uploads) partPath(u *upload, number *int32) (string, error) {
 	if number == nil || *number < 1 || *number > maxParts {
 		return "", s3err.GetAPIError(s3err.ErrInvalidRequest)
 	}
-	return path.Join(b.uploadPath(u.key.bucket, u.id), partName(int(*number))), nil
+	return path.Join(uploadPath(u.key.bucket, u.id), partName(int(*number))), nil
 }
 
 // UploadPart stores a part. When it returns nil the part is as safe as an object. A
 // part that was put before under its number is replaced.
 func (b *backend) UploadPart(rc context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
 	endAfterChunked(rc)
-	level, err := b.levelOf(rc)
+	level, err := b.requests.levelOf(rc)
 	if err != nil {
-		return nil, b.answer(rc, "UploadPart", err)
+		return nil, b.requests.answer(rc, "UploadPart", err)
 	}
-	out, err := b.uploadPart(b.life, b.transferOf(rc), in, level)
-	return out, b.answer(rc, "UploadPart", err)
+	out, err := b.uploads.putPart(b.life, b.requests.transferOf(rc), in, level)
+	return out, b.requests.answer(rc, "UploadPart", err)
 }
 
-func (b *backend) uploadPart(ctx context.Context, from transfer, in *s3.UploadPartInput, level moraine.Level) (*s3.UploadPartOutput, error) {
-	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+func (us *uploads) putPart(ctx context.Context, from transfer, in *s3.UploadPartInput, level moraine.Level) (*s3.UploadPartOutput, error) {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
 		return nil, err
 	}
-	name, err := b.partPath(u, in.PartNumber)
+	name, err := us.partPath(u, in.PartNumber)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +189,7 @@ func (b *backend) uploadPart(ctx context.Context, from transfer, in *s3.UploadPa
 		return nil, err
 	}
 	body.from = from
-	f, err := b.cl.Create(ctx, name, client.CreateOptions{Replace: true, Level: level})
+	f, err := us.tree.cl.Create(ctx, name, client.CreateOptions{Replace: true, Level: level})
 	if err != nil {
 		return nil, goneUpload(err, u)
 	}
@@ -190,17 +198,17 @@ func (b *backend) uploadPart(ctx context.Context, from transfer, in *s3.UploadPa
 	if r.Checksum, err = receive(f, body); err != nil {
 		return nil, err
 	}
-	if err := b.describe(ctx, f, r); err != nil {
+	if err := us.objects.describe(ctx, f, r); err != nil {
 		return nil, err
 	}
 	done, err := f.Commit(ctx)
 	if err != nil {
 		return nil, goneUpload(err, u)
 	}
-	if err := b.settled(ctx, done, r); err != nil {
+	if err := us.objects.settled(ctx, done, r); err != nil {
 		return nil, goneUpload(err, u)
 	}
-	b.deps.Metrics.PutBytes.Add(float64(body.bytes))
+	us.objects.metrics.PutBytes.Add(float64(body.bytes))
 	tag, c := etag(done.Attr), r.Checksum.reply()
 	return &s3.UploadPartOutput{ETag: &tag, ChecksumCRC32: c.CRC32, ChecksumCRC32C: c.CRC32C, ChecksumCRC64NVME: c.CRC64NVME,
 		ChecksumSHA1: c.SHA1, ChecksumSHA256: c.SHA256, ChecksumSHA512: c.SHA512, ChecksumMD5: c.MD5,
@@ -217,21 +225,25 @@ func goneUpload(err error, u *upload) error {
 
 // AbortMultipartUpload aborts an upload and removes its parts.
 func (b *backend) AbortMultipartUpload(rc context.Context, in *s3.AbortMultipartUploadInput) error {
-	u, err := b.findUpload(b.life, in.Bucket, in.Key, in.UploadId)
-	if err == nil {
-		err = b.cl.RemoveAll(b.life, b.uploadPath(u.key.bucket, u.id))
+	return b.requests.answer(rc, "AbortMultipartUpload", b.uploads.abort(b.life, in))
+}
+
+func (us *uploads) abort(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
+	if err != nil {
+		return err
 	}
-	return b.answer(rc, "AbortMultipartUpload", err)
+	return us.tree.cl.RemoveAll(ctx, uploadPath(u.key.bucket, u.id))
 }
 
 // ListParts lists the parts of an upload, in order of number.
 func (b *backend) ListParts(rc context.Context, in *s3.ListPartsInput) (s3response.ListPartsResult, error) {
-	out, err := b.listParts(b.life, in)
-	return out, b.answer(rc, "ListParts", err)
+	out, err := b.uploads.listParts(b.life, in)
+	return out, b.requests.answer(rc, "ListParts", err)
 }
 
-func (b *backend) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3response.ListPartsResult, err error) {
-	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
+func (us *uploads) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3response.ListPartsResult, err error) {
+	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
 		return out, err
 	}
@@ -247,7 +259,7 @@ func (b *backend) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3r
 	if c := u.record.Checksum; c != nil {
 		out.ChecksumAlgorithm, out.ChecksumType = c.Algorithm, c.Type
 	}
-	for e, err := range b.cl.Inodes().ReadDirAfter(ctx, u.dir, partName(after)) {
+	for e, err := range us.tree.cl.Inodes().ReadDirAfter(ctx, u.dir, partName(after)) {
 		if err != nil {
 			return out, goneUpload(err, u)
 		}
@@ -255,7 +267,7 @@ func (b *backend) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3r
 			out.IsTruncated = true
 			break
 		}
-		p, err := b.listedPart(ctx, u, e)
+		p, err := us.listedPart(ctx, u, e)
 		if err != nil {
 			return out, err
 		}
@@ -264,14 +276,14 @@ func (b *backend) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3r
 	return out, nil
 }
 
-func (b *backend) listedPart(ctx context.Context, u *upload, e *wire.DirEntry) (s3response.Part, error) {
+func (us *uploads) listedPart(ctx context.Context, u *upload, e *wire.DirEntry) (s3response.Part, error) {
 	o := object{attr: e.Attr}
 	p := s3response.Part{ETag: etag(e.Attr), Size: o.size(), LastModified: o.mtime()}
 	var err error
 	if p.PartNumber, err = strconv.Atoi(e.Name); err != nil || u.record.Checksum == nil {
 		return p, err
 	}
-	if o.record, err = b.readRecord(ctx, o.inode()); err != nil && !errors.Is(err, moraine.NotFound) {
+	if o.record, err = us.tree.readRecord(ctx, o.inode()); err != nil && !errors.Is(err, moraine.NotFound) {
 		return p, err
 	}
 	c := o.checksums()
@@ -283,16 +295,16 @@ func (b *backend) listedPart(ctx context.Context, u *upload, e *wire.DirEntry) (
 // ListMultipartUploads lists the unfinished uploads of a bucket, in order of key
 // and age.
 func (b *backend) ListMultipartUploads(rc context.Context, in *s3.ListMultipartUploadsInput) (s3response.ListMultipartUploadsResult, error) {
-	out, err := b.listUploads(b.life, in)
-	return out, b.answer(rc, "ListMultipartUploads", err)
+	out, err := b.uploads.list(b.life, in)
+	return out, b.requests.answer(rc, "ListMultipartUploads", err)
 }
 
-func (b *backend) listUploads(ctx context.Context, in *s3.ListMultipartUploadsInput) (out s3response.ListMultipartUploadsResult, err error) {
+func (us *uploads) list(ctx context.Context, in *s3.ListMultipartUploadsInput) (out s3response.ListMultipartUploadsResult, err error) {
 	bucket, max := str(in.Bucket), maxListed
 	if in.MaxUploads != nil {
 		max = min(max, int(*in.MaxUploads))
 	}
-	uploads, err := b.uploads(ctx, bucket, str(in.Prefix), str(in.KeyMarker), str(in.UploadIdMarker))
+	uploads, err := us.after(ctx, bucket, str(in.Prefix), str(in.KeyMarker), str(in.UploadIdMarker))
 	if err != nil {
 		return out, err
 	}
@@ -305,18 +317,18 @@ func (b *backend) listUploads(ctx context.Context, in *s3.ListMultipartUploadsIn
 		MaxUploads: max, IsTruncated: p.IsTruncated, Uploads: p.Uploads, CommonPrefixes: p.CommonPrefixes}, nil
 }
 
-// uploads returns all uploads of a bucket whose keys have a prefix and come
+// after returns all uploads of a bucket whose keys have a prefix and come
 // after a marker.
-func (b *backend) uploads(ctx context.Context, bucket, prefix, marker, idMarker string) ([]s3response.Upload, error) {
+func (us *uploads) after(ctx context.Context, bucket, prefix, marker, idMarker string) ([]s3response.Upload, error) {
 	var out []s3response.Upload
-	for e, err := range b.cl.ReadDir(ctx, path.Join(b.bucketPath(bucket), uploadsDir)) {
+	for e, err := range us.tree.cl.ReadDir(ctx, path.Join(bucketPath(bucket), uploadsDir)) {
 		if errors.Is(err, moraine.NotFound) {
-			return nil, b.mustBucket(ctx, bucket)
+			return nil, us.tree.mustBucket(ctx, bucket)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r, err := b.readRecord(ctx, moraine.InodeID(e.Attr.Inode))
+		r, err := us.tree.readRecord(ctx, moraine.InodeID(e.Attr.Inode))
 		if errors.Is(err, moraine.NotFound) || err == nil && r.Key == "" {
 			continue // it ended meanwhile, or its start was interrupted
 		}
@@ -327,7 +339,7 @@ func (b *backend) uploads(ctx context.Context, bucket, prefix, marker, idMarker 
 			continue
 		}
 		u := s3response.Upload{Key: r.Key, UploadID: e.Name, StorageClass: types.StorageClassStandard, Initiated: time.Unix(0, r.Created),
-			Owner: s3response.Owner{ID: b.cfg.AccessKey}, Initiator: s3response.Initiator{ID: b.cfg.AccessKey}}
+			Owner: s3response.Owner{ID: us.owner}, Initiator: s3response.Initiator{ID: us.owner}}
 		if r.Checksum != nil {
 			u.ChecksumAlgorithm, u.ChecksumType = r.Checksum.Algorithm, r.Checksum.Type
 		}

@@ -21,7 +21,7 @@ import (
 // walker yields the keys of a bucket that have a prefix and come after a key. It
 // reads no more of the bucket than it must.
 type walker struct {
-	b      *backend
+	tree   *tree
 	ctx    context.Context
 	bucket string
 	prefix string
@@ -44,14 +44,14 @@ var errStop = errors.New("enough")
 // walk calls yield for each item in order, until it returns false.
 func (w *walker) walk() error {
 	at := w.prefix[:strings.LastIndexByte(w.prefix, '/')+1]
-	dir := path.Join(w.b.bucketPath(w.bucket), at)
+	dir := path.Join(bucketPath(w.bucket), at)
 	if at != "" && (path.Clean(at)+"/" != at || at[0] == '/') {
 		return nil // no key can begin this way
 	}
 	if at == uploadsDir+"/" || strings.HasPrefix(at, uploadsDir+"/") {
 		return nil
 	}
-	attr, err := w.b.cl.Stat(w.ctx, dir)
+	attr, err := w.tree.cl.Stat(w.ctx, dir)
 	if errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.NotDirectory) {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (w *walker) ownKey(attr *wire.Attr, key string) error {
 	if key <= w.after {
 		return nil
 	}
-	r, err := w.b.readRecord(w.ctx, moraine.InodeID(attr.Inode))
+	r, err := w.tree.readRecord(w.ctx, moraine.InodeID(attr.Inode))
 	if err != nil || r.Directory != dirObject {
 		return err
 	}
@@ -128,7 +128,7 @@ func (d *dirWalk) run() error {
 	if err != nil {
 		return err
 	}
-	for e, err := range d.w.b.cl.Inodes().ReadDirAfter(d.w.ctx, d.inode, start) {
+	for e, err := range d.w.tree.cl.Inodes().ReadDirAfter(d.w.ctx, d.inode, start) {
 		if errors.Is(err, moraine.NotFound) {
 			return nil // it was removed meanwhile
 		}
@@ -174,7 +174,7 @@ func (d *dirWalk) lookup(name string) error {
 	if !strings.HasPrefix(name, d.partial) || len(name) > maxName || name == "." || name == ".." {
 		return nil
 	}
-	attr, err := d.w.b.cl.Inodes().Lookup(d.w.ctx, d.inode, name)
+	attr, err := d.w.tree.cl.Inodes().Lookup(d.w.ctx, d.inode, name)
 	if errors.Is(err, moraine.NotFound) {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (d *dirWalk) entry(name string, attr *wire.Attr) error {
 	}
 	link := attr.Type == wire.FileType_FILE_TYPE_SYMLINK
 	if link {
-		target, err := d.w.b.cl.Stat(d.w.ctx, path.Join(d.w.b.bucketPath(d.w.bucket), d.at, name))
+		target, err := d.w.tree.cl.Stat(d.w.ctx, path.Join(bucketPath(d.w.bucket), d.at, name))
 		if err != nil {
 			return ignoreDangling(err)
 		}
@@ -252,7 +252,7 @@ func (d *dirWalk) descend(next waitingDir) error {
 func (w *walker) folded(next waitingDir, key string) error {
 	if strings.HasPrefix(w.after, key) && w.after != key {
 		more := false
-		deep := &walker{b: w.b, ctx: w.ctx, bucket: w.bucket, prefix: key, after: w.after, yield: func(item) bool { more = true; return false }}
+		deep := &walker{tree: w.tree, ctx: w.ctx, bucket: w.bucket, prefix: key, after: w.after, yield: func(item) bool { more = true; return false }}
 		if err := deep.dir(next.attr, key); err != nil && !errors.Is(err, errStop) {
 			return err
 		}

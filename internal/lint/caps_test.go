@@ -28,7 +28,6 @@ type overCap struct {
 var manyMethods = map[string]overCap{
 	"chunkserver.Server":       {84, "Its devices, admission, reports and scrubs are to become types of their own."},
 	"metadata/raftstore.Store": {71, "Its log, snapshots, reads and membership are to become types of their own."},
-	"s3.backend":               {89, "It implements the interface of versitygw, which has a method for each request of S3; uploads, listings and what they share are to become types of their own."},
 	"tiers/disk.Device":        {74, "Its segments, index, reclaim and syncs are to become types of their own."},
 }
 

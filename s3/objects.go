@@ -1,0 +1,73 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// objects puts, copies, reads and deletes objects. It has no lock: of two requests
+// for one key, the commit in the metadata service decides.
+type objects struct {
+	tree    *tree
+	log     *slog.Logger
+	metrics *Metrics
+}
+
+// describe sets the record on a file that was written and is not committed. The
+// commit that follows makes the next generation, which the record names.
+func (objs *objects) describe(ctx context.Context, f *client.File, r *record) error {
+	if r.Checksum != nil {
+		if err := f.Flush(ctx); err != nil {
+			return err
+		}
+		attr, err := objs.tree.cl.Inodes().Stat(ctx, f.Inode())
+		if err != nil {
+			return err
+		}
+		r.Generation = attr.Generation + 1
+	}
+	if r.plain() {
+		return nil
+	}
+	return objs.tree.writeRecord(ctx, f.Inode(), r)
+}
+
+// settled returns when the committed bytes are protected, and the record names
+// their generation. If devices went out before the commit, the commit took more
+// steps than expected, and made another generation. Until the record is rewritten,
+// the object has no checksum.
+func (objs *objects) settled(ctx context.Context, done client.CommitResult, r *record) error {
+	if r.Generation != 0 && r.Generation != done.Attr.Generation {
+		r.Generation = done.Attr.Generation
+		err := objs.tree.writeRecord(ctx, moraine.InodeID(done.Attr.Inode), r)
+		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced meanwhile
+			return err
+		}
+	}
+	return objs.protected(ctx, done)
+}
+
+// maxRuns limits the part lengths in a record: an upload of parts with more
+// different lengths is no longer separated into parts.
+const maxRuns = 1000
+
+// settle adds to an object's record what is known about its content only once the
+// content has a generation. Until then, or if we stop here, the object has no such
+// information.
+func (objs *objects) settle(ctx context.Context, attr *wire.Attr, r *record) {
+	if len(r.Parts) > maxRuns {
+		r.Parts = nil
+	}
+	if r.Checksum == nil && len(r.Parts) == 0 {
+		return
+	}
+	r.Generation = attr.Generation
+	if err := objs.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil && !errors.Is(err, moraine.NotFound) {
+		objs.log.Warn("object record write failed", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
+	}
+}
