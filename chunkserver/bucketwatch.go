@@ -2,8 +2,10 @@ package chunkserver
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -29,19 +31,28 @@ const (
 	watchSeldom = time.Minute
 )
 
-// watchBucket probes an idle bucket from time to time, until ctx ends.
-func (s *Server) watchBucket(ctx context.Context, b watchedBucket) {
-	tick := s.deps.Clock.NewTicker(watchEvery)
+// bucketWatch watches the bucket for the heartbeats.
+type bucketWatch struct {
+	clock  clock.Clock
+	bucket watchedBucket // nil: there is no bucket, or one that reports no health
+	// chosen: the leader has chosen this server to probe an idle bucket often. The
+	// heartbeat sets it.
+	chosen atomic.Bool
+}
+
+// run probes an idle bucket from time to time, until ctx ends.
+func (bw *bucketWatch) run(ctx context.Context) {
+	tick := bw.clock.NewTicker(watchEvery)
 	defer tick.Stop()
 	for last := (time.Time{}); ; {
 		every := watchSeldom
-		if s.watches.Load() {
+		if bw.chosen.Load() {
 			every = watchEvery
 		}
-		h := b.Health()
-		if now := s.deps.Clock.Now(); !h.Tried || h.Err != nil || now.Sub(last) >= every {
+		h := bw.bucket.Health()
+		if now := bw.clock.Now(); !h.Tried || h.Err != nil || now.Sub(last) >= every {
 			last = now
-			b.Watch(ctx, every)
+			bw.bucket.Watch(ctx, every)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,16 +62,15 @@ func (s *Server) watchBucket(ctx context.Context, b watchedBucket) {
 	}
 }
 
-// bucketHealth is the health of the bucket for a heartbeat; nil without a bucket.
-func (s *Server) bucketHealth() *wire.BucketHealth {
-	b, ok := s.deps.Bucket.(watchedBucket)
-	if !ok {
+// health is the health of the bucket for a heartbeat; nil without a bucket.
+func (bw *bucketWatch) health() *wire.BucketHealth {
+	if bw.bucket == nil {
 		return nil
 	}
-	h := b.Health()
+	h := bw.bucket.Health()
 	w := &wire.BucketHealth{Tried: h.Tried}
 	if h.Tried {
-		w.SinceMillis = uint64(max(0, s.deps.Clock.Since(h.Since).Milliseconds()))
+		w.SinceMillis = uint64(max(0, bw.clock.Since(h.Since).Milliseconds()))
 	}
 	if h.Err != nil {
 		w.Error = wire.Text(h.Err.Error(), maxErrorText)

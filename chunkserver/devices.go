@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,6 +25,20 @@ import (
 // Dropped devices are closed last, once the metadata service knows that they are
 // not here.
 
+// deviceChanges changes the set of devices of the running server. Only one call of
+// set runs at a time. It has no lock: the channel hands each change over.
+type deviceChanges struct {
+	cfg    *Config
+	deps   *Deps
+	fleet  *atomic.Pointer[fleet]
+	opener *opener
+	// queue has the devices to add and drop; ended is closed when Run returns.
+	queue chan *change
+	ended chan struct{}
+	// closeWait is the constant closeWait, except in tests.
+	closeWait time.Duration
+}
+
 // change is a set of devices to add and to drop. After the handover the loop owns
 // it: see registrar.
 type change struct {
@@ -38,51 +53,39 @@ type change struct {
 // ever.
 const closeWait = 30 * time.Second
 
-// SetDevices makes the running server use the given devices and no others. A new
-// directory must already be a device, as at the start of a known host. A device
-// that is not listed, or whose directory now holds another disk, is dropped and
-// closed, so that its file system can be unmounted.
-//
-// A device that counts is not dropped: it must be out or retired. Drained and empty
-// is not enough, since it may hold chunks whose commit is still to come. Nor is an
-// unusable device added.
-//
-// The error names each device that is unchanged or not closed yet, and the reason;
-// the other devices have changed. SetDevices returns when the metadata service
-// knows the change or has refused it, or when ctx has ended: then the change
-// continues. Only one call may run at a time.
-func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
-	cfg := s.cfg
+// set is SetDevices.
+func (dc *deviceChanges) set(ctx context.Context, want []DeviceConfig) error {
+	cfg := *dc.cfg
 	cfg.Devices = want
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	f := s.fleet.Load()
+	f := dc.fleet.Load()
 	if f == nil {
-		return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
+		return &moraine.Error{Op: "set devices", Ref: dc.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
 	}
-	drop, kept := s.surplus(ctx, f, want)
+	drop, kept := dc.surplus(ctx, f, want)
 	// New devices come first: dropped ones may take long to close. Only a device
 	// that replaces a dropped one, or is the same disk below another directory,
 	// must wait for it.
-	now, later := s.apart(f, want)
-	add, refused := s.openNew(f, now)
+	now, later := dc.apart(f, want)
+	add, refused := dc.openNew(f, now)
 	kept = errors.Join(kept, refused)
-	drop, refused, err := s.handAll(ctx, &change{add: add, drop: drop, want: want})
+	drop, refused, err := dc.handAll(ctx, &change{add: add, drop: drop, want: want})
 	kept = errors.Join(kept, refused)
 	if err != nil {
 		return errors.Join(kept, err)
 	}
-	kept = errors.Join(kept, s.awaitClosed(ctx, drop))
+	kept = errors.Join(kept, dc.awaitClosed(ctx, drop))
 	if ctx.Err() != nil {
 		return kept
 	}
-	if f = s.fleet.Load(); f == nil {
-		return errors.Join(kept, s.ending())
+	if f = dc.fleet.Load(); f == nil {
+		return errors.Join(kept, dc.ending())
 	}
-	add, refused = s.openNew(f, later)
+	add, refused = dc.openNew(f, later)
 	kept = errors.Join(kept, refused)
-	_, refused, err = s.handAll(ctx, &change{add: add, want: want})
+	_, refused, err = dc.handAll(ctx, &change{add: add, want: want})
 	return errors.Join(kept, refused, err)
 }
 
@@ -90,8 +93,8 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 // change is tried by itself, so that one refused device does not stop the others.
 // It returns the dropped devices and the refused ones. err: no further change is
 // possible now.
-func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, refused, err error) {
-	err = s.hand(ctx, c)
+func (dc *deviceChanges) handAll(ctx context.Context, c *change) (dropped []*device, refused, err error) {
+	err = dc.hand(ctx, c)
 	if err == nil {
 		return c.drop, nil, nil
 	}
@@ -99,7 +102,7 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 		return nil, nil, err
 	}
 	part := func(dir string, one *change) (bool, error) {
-		err := s.hand(ctx, one)
+		err := dc.hand(ctx, one)
 		if errors.Is(err, moraine.InvalidArgument) {
 			refused = errors.Join(refused, &moraine.Error{Op: "change devices", Ref: dir, Kind: moraine.InvalidArgument, Err: err})
 			return false, nil
@@ -122,12 +125,12 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 			refused = errors.Join(refused, stillOpen(d))
 			continue
 		}
-		f := s.fleet.Load()
+		f := dc.fleet.Load()
 		if f == nil {
-			return dropped, refused, s.ending()
+			return dropped, refused, dc.ending()
 		}
 		i := slices.IndexFunc(c.want, func(w DeviceConfig) bool { return w.Dir == d.dir })
-		opened, bad := s.openNew(f, c.want[i:i+1])
+		opened, bad := dc.openNew(f, c.want[i:i+1])
 		refused = errors.Join(refused, bad)
 		if _, err := part(d.dir, &change{add: opened, want: c.want}); err != nil {
 			return dropped, refused, err
@@ -138,9 +141,9 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 
 // apart separates the devices that can be opened now from the others. The others
 // are in the directory of a device in use, or are in use below another directory.
-func (s *Server) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig) {
+func (dc *deviceChanges) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig) {
 	for _, c := range want {
-		identity, err := disk.ReadIdentity(s.deps.FS, c.Dir)
+		identity, err := disk.ReadIdentity(dc.deps.FS, c.Dir)
 		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir || err == nil && d.uuid == identity.Device }) {
 			later = append(later, c)
 			continue
@@ -152,11 +155,11 @@ func (s *Server) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig
 
 // awaitClosed waits until dropped devices are closed. The error names those that
 // are not closed within closeWait; they are closed as soon as their disks answer.
-func (s *Server) awaitClosed(ctx context.Context, drop []*device) (open error) {
+func (dc *deviceChanges) awaitClosed(ctx context.Context, drop []*device) (open error) {
 	if len(drop) == 0 {
 		return nil
 	}
-	late := s.deps.Clock.After(s.closeWait)
+	late := dc.deps.Clock.After(dc.closeWait)
 	for i, d := range drop {
 		select {
 		case <-d.closed:
@@ -184,15 +187,15 @@ func stillOpen(d *device) error {
 
 // surplus returns the devices of f that are to be dropped and may be. The error
 // names those that may not.
-func (s *Server) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (drop []*device, refused error) {
+func (dc *deviceChanges) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (drop []*device, refused error) {
 	var known map[moraine.UUID]*wire.Device
 	for _, d := range f.devices {
-		if slices.ContainsFunc(want, func(c DeviceConfig) bool { return c.Dir == d.dir }) && !s.replaced(d) {
+		if slices.ContainsFunc(want, func(c DeviceConfig) bool { return c.Dir == d.dir }) && !dc.replaced(d) {
 			continue
 		}
 		if known == nil {
 			var err error
-			if known, err = s.knownDevices(ctx); err != nil {
+			if known, err = dc.knownDevices(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -206,20 +209,20 @@ func (s *Server) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (dr
 }
 
 // replaced reports whether the directory of a device now holds another device.
-func (s *Server) replaced(d *device) bool {
-	identity, err := disk.ReadIdentity(s.deps.FS, d.dir)
+func (dc *deviceChanges) replaced(d *device) bool {
+	identity, err := disk.ReadIdentity(dc.deps.FS, d.dir)
 	return err == nil && identity.Device != d.uuid
 }
 
 // knownDevices returns the devices of this host that the metadata service knows.
-func (s *Server) knownDevices(ctx context.Context) (map[moraine.UUID]*wire.Device, error) {
-	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+func (dc *deviceChanges) knownDevices(ctx context.Context) (map[moraine.UUID]*wire.Device, error) {
+	resp, err := dc.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return nil, err
 	}
 	out := make(map[moraine.UUID]*wire.Device)
 	for _, h := range resp.GetCluster().GetTopology().GetHosts() {
-		if h.GetId() != s.cfg.Node {
+		if h.GetId() != dc.cfg.Node {
 			continue
 		}
 		for _, d := range h.GetDevices() {
@@ -244,12 +247,12 @@ func mayLeave(d *device, known *wire.Device) error {
 
 // openNew opens the listed devices that are not in use yet. The error names those
 // that cannot be used.
-func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused error) {
+func (dc *deviceChanges) openNew(f *fleet, want []DeviceConfig) (add []*device, refused error) {
 	for _, c := range want {
 		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir }) {
 			continue
 		}
-		d, err := s.openDevice(c, f)
+		d, err := dc.opener.open(c, f)
 		same := func(o *device) bool { return o.uuid == d.uuid }
 		if err == nil && slices.ContainsFunc(f.devices, same) {
 			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("device is already in use from another directory")}
@@ -264,35 +267,29 @@ func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused 
 		}
 		refused = errors.Join(refused, err)
 		if d != nil {
-			s.closeDevice(d)
+			dc.opener.close(d)
 		}
 	}
 	return add, refused
 }
 
-func (s *Server) closeDevice(d *device) {
-	if err := d.tier.Close(); err != nil {
-		s.deps.Log.Warn("device did not close cleanly", "device", d.dir, "err", err)
-	}
-}
-
-func (s *Server) ending() error {
-	return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
+func (dc *deviceChanges) ending() error {
+	return &moraine.Error{Op: "set devices", Ref: dc.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
 }
 
 // hand gives a change to the heartbeat loop, and waits until the change is in use.
-func (s *Server) hand(ctx context.Context, c *change) error {
+func (dc *deviceChanges) hand(ctx context.Context, c *change) error {
 	if len(c.add) == 0 && len(c.drop) == 0 {
 		return nil
 	}
 	c.done = make(chan struct{})
 	select {
-	case s.changes <- c:
-	case <-s.ended:
-		c.abandon(s)
-		return s.ending()
+	case dc.queue <- c:
+	case <-dc.ended:
+		c.abandon(dc.opener)
+		return dc.ending()
 	case <-ctx.Done():
-		c.abandon(s)
+		c.abandon(dc.opener)
 		return ctx.Err()
 	}
 	select {
@@ -301,36 +298,36 @@ func (s *Server) hand(ctx context.Context, c *change) error {
 			return c.err
 		}
 		for _, d := range c.add {
-			s.deps.Log.Info("device added", "device", d.dir, "id", d.id)
+			dc.deps.Log.Info("device added", "device", d.dir, "id", d.id)
 		}
 		return nil
-	case <-s.ended:
-		return s.ending()
+	case <-dc.ended:
+		return dc.ending()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
 // abandon closes the devices that a change would have added.
-func (c *change) abandon(s *Server) {
+func (c *change) abandon(o *opener) {
 	for _, d := range c.add {
-		s.closeDevice(d)
+		o.close(d)
 	}
 }
 
 // refuse ends a change that will never be used, once the devices that it would have
 // added are closed or closeWait has passed. It returns at once: a disk that hangs
 // during its close delays no heartbeat.
-func (c *change) refuse(ctx context.Context, s *Server, g *errgroup.Group, err error) {
+func (c *change) refuse(ctx context.Context, dc *deviceChanges, g *errgroup.Group, err error) {
 	for _, d := range c.add {
 		g.Go(func() error {
-			s.closeDevice(d)
+			dc.opener.close(d)
 			close(d.closed)
 			return nil
 		})
 	}
 	g.Go(func() error {
-		c.err = errors.Join(err, s.awaitClosed(ctx, c.add))
+		c.err = errors.Join(err, dc.awaitClosed(ctx, c.add))
 		close(c.done)
 		return nil
 	})
@@ -357,57 +354,4 @@ func (c *change) fleet(old *fleet) *fleet {
 		}
 	}
 	return f
-}
-
-// serveBy puts a registered change into use. The server finds a new device here
-// before the metadata service has chunks put on it.
-func (s *Server) serveBy(ctx context.Context, g *errgroup.Group, f *fleet, c *change) {
-	for _, d := range c.add {
-		d.tier.Admit()
-		g.Go(func() error { return s.tend(ctx, d) })
-	}
-	s.fleet.Store(f)
-	for _, d := range c.drop {
-		close(d.leave)
-		g.Go(func() error {
-			<-d.left
-			s.closeDevice(d)
-			s.deps.Log.Info("device dropped", "device", d.dir, "id", d.id)
-			close(d.closed)
-			return nil
-		})
-	}
-	close(c.done)
-}
-
-// tend runs the tasks of a device in use, until ctx ends or the device is dropped,
-// and returns when all of them have ended. An error names the chunks acknowledged
-// in memory that could not be written.
-func (s *Server) tend(ctx context.Context, d *device) error {
-	defer close(d.left)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var g errgroup.Group
-	g.Go(func() error { return d.tier.Run(ctx) })
-	for _, work := range []func(context.Context, *device){s.reports, s.scrubs, s.watchHealth, s.settles} {
-		g.Go(func() error { work(ctx, d); return nil })
-	}
-	g.Go(func() error {
-		select {
-		case <-d.leave:
-			cancel()
-		case <-ctx.Done():
-		}
-		return nil
-	})
-	err := g.Wait()
-	select {
-	case <-d.leave: // nothing on it counts
-		if err != nil {
-			s.deps.Log.Warn("memory chunks not written to dropped device", "device", d.dir, "err", err)
-		}
-		return nil
-	default:
-		return err
-	}
 }

@@ -14,38 +14,44 @@ const (
 	healthPatience = time.Minute
 )
 
-// watchHealth reads the health of the disks below a device repeatedly, until ctx
+// healthReader reads the health of the disks below one device.
+type healthReader struct {
+	deps *Deps
+	d    *device
+}
+
+// run reads the health of the disks below a device repeatedly, until ctx
 // ends. A disk that reports nothing now may report later.
-func (s *Server) watchHealth(ctx context.Context, d *device) {
-	for s.readHealth(ctx, d) && s.sleep(ctx, healthEvery) {
+func (hr *healthReader) run(ctx context.Context) {
+	for hr.read(ctx) && sleep(ctx, hr.deps.Clock, healthEvery) {
 	}
 }
 
-// readHealth reads it once; false: ctx has ended. The read of a hanging disk stays
+// read reads it once; false: ctx has ended. The read of a hanging disk stays
 // in the kernel and cannot be cancelled. So it has a goroutine of its own, for
 // which nothing waits when the server ends or drops the device. A device has at
 // most one.
-func (s *Server) readHealth(ctx context.Context, d *device) bool {
+func (hr *healthReader) read(ctx context.Context) bool {
 	answer := make(chan *wire.DiskHealth, 1)
-	go func() { answer <- s.deps.DiskHealth(d.dir) }()
-	late := s.deps.Clock.After(healthPatience)
+	go func() { answer <- hr.deps.DiskHealth(hr.d.dir) }()
+	late := hr.deps.Clock.After(healthPatience)
 	for {
 		select {
 		case h := <-answer:
-			s.keepHealth(d, h)
+			hr.keep(h)
 			return true
 		case <-late:
-			s.deps.Log.Warn("disk health read delayed", "device", d.dir)
+			hr.deps.Log.Warn("disk health read delayed", "device", hr.d.dir)
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// keepHealth stores what the disks reported, for the next heartbeat.
-func (s *Server) keepHealth(d *device, h *wire.DiskHealth) {
-	was := d.health.Swap(h)
+// keep stores what the disks reported, for the next heartbeat.
+func (hr *healthReader) keep(h *wire.DiskHealth) {
+	was := hr.d.health.Swap(h)
 	if h.GetFailing() && !was.GetFailing() {
-		s.deps.Log.Error("disk reports failure", "device", d.dir, "model", h.Model, "why", h.Text)
+		hr.deps.Log.Error("disk reports failure", "device", hr.d.dir, "model", h.Model, "why", h.Text)
 	}
 }

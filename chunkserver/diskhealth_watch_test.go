@@ -21,15 +21,15 @@ func TestADiskThatDoesNotAnswerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		release, asked := make(chan struct{}), 0
-		s := &Server{deps: Deps{Clock: clock.System{}, Log: slog.New(slog.NewTextHandler(&log, nil)), DiskHealth: func(string) *wire.DiskHealth {
+		d := &device{dir: "/a"}
+		hr := &healthReader{d: d, deps: &Deps{Clock: clock.System{}, Log: slog.New(slog.NewTextHandler(&log, nil)), DiskHealth: func(string) *wire.DiskHealth {
 			asked++
 			<-release
 			return &wire.DiskHealth{Model: "slow"}
 		}}}
-		d := &device{dir: "/a"}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { s.watchHealth(ctx, d); close(ended) }()
+		go func() { hr.run(ctx); close(ended) }()
 		time.Sleep(100 * healthEvery)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(log.String(), "read delayed"))

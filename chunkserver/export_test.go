@@ -3,13 +3,13 @@ package chunkserver
 import "time"
 
 // SetCloseWait sets how long SetDevices waits until dropped devices are closed.
-func (s *Server) SetCloseWait(d time.Duration) { s.closeWait = d }
+func (s *Server) SetCloseWait(d time.Duration) { s.changes.closeWait = d }
 
 // ReportSlice is the most chunks of one report.
 const ReportSlice = reportSlice
 
 // KnowsMemoryLevel reports whether the server accepts chunks at level memory.
-func (s *Server) KnowsMemoryLevel() bool { return s.memoryLevel.Load() }
+func (s *Server) KnowsMemoryLevel() bool { return s.meta.memoryLevel.Load() }
 
 // Pace decides when the next report of a device begins.
 var Pace = pace

@@ -38,7 +38,7 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	if err := mayTouch(ctx, op, req.Tenant, false); err != nil {
 		return nil, err
 	}
-	if claims, err := s.readable(ctx, op, req.Capability); err != nil {
+	if claims, err := s.permits.readable(ctx, op, req.Capability); err != nil {
 		return nil, err
 	} else if claims != nil && !capability.CoversRead(claims, req.Stripe, req.Index, req.Offset, req.Length) {
 		return nil, notCovered(op, id.String())
@@ -80,7 +80,7 @@ func isRight(h *tiers.Header, req *wire.GetChunk) error {
 // a client names the level of its puts instead.
 func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	const op = "chunkserver.Sync"
-	if err := s.mayInspect(ctx, op); err != nil {
+	if err := s.permits.mayInspect(ctx, op); err != nil {
 		return nil, err
 	}
 	devices := req.Devices
@@ -108,10 +108,10 @@ func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.
 	if req.List != nil {
 		return s.listChunks(ctx, req.List)
 	}
-	if err := s.mayInspect(ctx, "chunkserver.Stat"); err != nil {
+	if err := s.permits.mayInspect(ctx, "chunkserver.Stat"); err != nil {
 		return nil, err
 	}
-	f, newest := s.fleet.Load(), s.NewestIncarnation()
+	f, newest := s.fleet.Load(), s.meta.newest()
 	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}
 	if f == nil && newest.Number != 0 {
 		return reply, nil // needed by a person who forces a quorum

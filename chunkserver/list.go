@@ -9,16 +9,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// mayInspect checks that the caller is an administrator or a server. Clients get
-// information about devices only from the metadata service.
-func (s *Server) mayInspect(ctx context.Context, op string) error {
-	peer := transport.PeerFrom(ctx)
-	if peer == nil || peer.Role == transport.RoleAdmin || peer.Role.Server() {
-		return nil
-	}
-	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("permission denied: only an administrator or a server may inspect devices")}
-}
-
 // listChunks lists the chunks of a device for an administrator (`moraine fsck`), in
 // the form of a report. It requires no session token, since no client may call it.
 func (s *Server) listChunks(ctx context.Context, list *wire.ListChunks) (*wire.StatDevicesReply, error) {

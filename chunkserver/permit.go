@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport"
@@ -11,31 +12,41 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// permits decides what a caller may do, by its certificate, its session's token and
+// the capability that it presents. The verifier has its own lock.
+type permits struct {
+	cfg      *Config
+	deps     *Deps
+	meta     *metaState
+	fleet    *atomic.Pointer[fleet]
+	verifier *capability.Verifier // with the keys of meta
+}
+
 // capability returns the claims of the capability that the caller presents and may
 // hold.
-func (s *Server) capability(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
+func (p *permits) capability(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
 	if len(b) == 0 {
-		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("capability is missing")}
+		return nil, &moraine.Error{Op: op, Ref: p.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("capability is missing")}
 	}
-	claims, err := s.capabilities.Verify(b)
+	claims, err := p.verifier.Verify(b)
 	if err != nil {
 		return nil, err
 	}
-	f := s.fleet.Load()
+	f := p.fleet.Load()
 	if f == nil {
-		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
+		return nil, &moraine.Error{Op: op, Ref: p.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
 	}
-	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(s.NewestIncarnation().Number), s.deps.Clock.Now().Unix())
+	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(p.meta.newest().Number), p.deps.Clock.Now().Unix())
 }
 
 // mayPut checks that the caller may put a chunk: the first version of it under a
 // grant of its own or, as a repair, exactly what an intent says. Only a repair
 // replaces a stored chunk, and is accepted when the device is nearly full.
-func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk, length int) error {
+func (p *permits) mayPut(ctx context.Context, op string, req *wire.PutChunk, length int) error {
 	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
 		return err
 	}
-	claims, err := s.capability(ctx, op, req.Capability)
+	claims, err := p.capability(ctx, op, req.Capability)
 	if err != nil {
 		return err
 	}
@@ -58,14 +69,24 @@ func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk, leng
 // administrator. A server needs a capability, whatever its session: it reads only
 // the data of the job that it runs, so that a stolen host does not expose the
 // others. The caller checks what the claims cover.
-func (s *Server) readable(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
+func (p *permits) readable(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
 	peer := transport.PeerFrom(ctx)
 	if peer == nil || !peer.Role.Server() && (peer.Token == nil || peer.Token.AllTenants) {
 		return nil, nil // mayTouch refuses a reader without a required token
 	}
-	return s.capability(ctx, op, b)
+	return p.capability(ctx, op, b)
 }
 
 func notCovered(op, ref string) error {
 	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.PermissionDenied, Err: errors.New("capability does not cover the request")}
+}
+
+// mayInspect checks that the caller is an administrator or a server. Clients get
+// information about devices only from the metadata service.
+func (p *permits) mayInspect(ctx context.Context, op string) error {
+	peer := transport.PeerFrom(ctx)
+	if peer == nil || peer.Role == transport.RoleAdmin || peer.Role.Server() {
+		return nil
+	}
+	return &moraine.Error{Op: op, Ref: p.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("permission denied: only an administrator or a server may inspect devices")}
 }

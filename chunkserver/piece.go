@@ -54,7 +54,7 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	if req.Object == 0 || req.Length == 0 || req.Length > maxPiece || req.Offset > object.MaxSize {
 		return nil, 0, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("range of %d bytes at offset %d is invalid", req.Length, req.Offset)}
 	}
-	claims, err := s.readable(ctx, op, req.Capability)
+	claims, err := s.permits.readable(ctx, op, req.Capability)
 	if err != nil {
 		return nil, 0, nil, err
 	}

@@ -34,6 +34,8 @@ type targetName struct{ role, node string }
 
 // prober probes servers. Its targets come with the answers to heartbeats.
 type prober struct {
+	deps *Deps
+
 	mu      sync.Mutex // guards the fields below
 	targets map[targetName]*probed
 	poke    chan struct{} // signals a target to probe at once
@@ -49,8 +51,8 @@ type probed struct {
 	under  bool      // a probe is running
 }
 
-func newProber() *prober {
-	return &prober{targets: make(map[targetName]*probed), poke: make(chan struct{}, 1)}
+func newProber(deps *Deps) *prober {
+	return &prober{deps: deps, targets: make(map[targetName]*probed), poke: make(chan struct{}, 1)}
 }
 
 // aim takes over the targets of the metadata service. A target whose mark changed
@@ -104,40 +106,40 @@ func (p *prober) due(now time.Time) (out []*probed) {
 	return out
 }
 
-// probes probes the targets when they are due, until ctx ends.
-func (s *Server) probes(ctx context.Context) {
-	tick := s.deps.Clock.NewTicker(time.Second)
+// run probes the targets when they are due, until ctx ends.
+func (p *prober) run(ctx context.Context) {
+	tick := p.deps.Clock.NewTicker(time.Second)
 	defer tick.Stop()
 	var g errgroup.Group
 	g.SetLimit(maxProbes)
 	defer g.Wait() //nolint:errcheck // none fails
 	for {
-		for _, t := range s.prober.due(s.deps.Clock.Now()) {
-			g.Go(func() error { s.probe(ctx, t); return nil })
+		for _, t := range p.due(p.deps.Clock.Now()) {
+			g.Go(func() error { p.probe(ctx, t); return nil })
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-s.prober.poke:
+		case <-p.poke:
 		}
 	}
 }
 
 // probe probes each address of one target.
-func (s *Server) probe(ctx context.Context, t *probed) {
-	s.prober.mu.Lock()
+func (p *prober) probe(ctx context.Context, t *probed) {
+	p.mu.Lock()
 	target := t.target
-	s.prober.mu.Unlock()
+	p.mu.Unlock()
 	text := ""
 	for _, addr := range addressesToTry(target.Addresses) {
-		if err := s.deps.Probe(ctx, transport.Role(target.Role), target.Node, addr); err != nil {
+		if err := p.deps.Probe(ctx, transport.Role(target.Role), target.Node, addr); err != nil {
 			text = wire.Text(addr+": "+err.Error(), maxErrorText)
 			break
 		}
 	}
-	s.prober.mu.Lock()
-	defer s.prober.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	t.under = false
 	if ctx.Err() != nil {
 		return
@@ -146,9 +148,9 @@ func (s *Server) probe(ctx context.Context, t *probed) {
 	if text != "" {
 		outcome, wait = "failed", probeAgain
 	}
-	s.deps.Metrics.Probes.WithLabelValues(outcome).Inc()
+	p.deps.Metrics.Probes.WithLabelValues(outcome).Inc()
 	if t.target.Mark == target.Mark { // otherwise it is probed again now
-		t.tried, t.mark, t.err, t.next = true, target.Mark, text, s.deps.Clock.Now().Add(wait)
+		t.tried, t.mark, t.err, t.next = true, target.Mark, text, p.deps.Clock.Now().Add(wait)
 	}
 }
 

@@ -55,7 +55,7 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 	want := moraine.NVMe
 	// Metadata servers of an earlier level would record the chunk, and never
 	// request its outcome.
-	if moraine.Level(req.Level) == moraine.Memory && !req.Repair && s.memoryLevel.Load() {
+	if moraine.Level(req.Level) == moraine.Memory && !req.Repair && s.meta.memoryLevel.Load() {
 		want = moraine.Memory
 	}
 	// Before the chunk is taken: under a later epoch it would count although it may
@@ -135,7 +135,7 @@ func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (
 	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0 || req.Version == math.MaxUint32: // no deletion covers a later version
 		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid chunk: stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
 	}
-	if err := s.mayPut(ctx, op, req, length); err != nil {
+	if err := s.permits.mayPut(ctx, op, req, length); err != nil {
 		return nil, nil, err
 	}
 	if d, err = s.device(op, req.Device); err != nil {

@@ -2,7 +2,6 @@ package chunkserver
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 
@@ -11,29 +10,29 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// registerUntil registers the host until the metadata service has accepted it.
-func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
-	return s.retry(ctx, "register", func(ctx context.Context) error { return s.register(ctx, f) })
+// until registers the host until the metadata service has accepted it.
+func (r *registrar) until(ctx context.Context, f *fleet) error {
+	return retry(ctx, r.deps, "register", func(ctx context.Context) error { return r.register(ctx, f) })
 }
 
 // register registers the host and its devices, and takes over the answer.
-func (s *Server) register(ctx context.Context, f *fleet) error {
-	reply, err := s.askToRegister(ctx, f)
+func (r *registrar) register(ctx context.Context, f *fleet) error {
+	reply, err := r.ask(ctx, f)
 	if err != nil {
 		return err
 	}
-	return s.registered(f, reply)
+	return r.registered(f, reply)
 }
 
-// askToRegister sends the registration of the host and its devices.
-func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHostReply, error) {
-	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress, Bucket: s.cfg.Bucket}
+// ask sends the registration of the host and its devices.
+func (r *registrar) ask(ctx context.Context, f *fleet) (*wire.RegisterHostReply, error) {
+	host := &wire.Host{Id: r.cfg.Node, Rack: r.cfg.Rack, Addresses: r.cfg.Addresses, AdminAddress: r.cfg.AdminAddress, Bucket: r.cfg.Bucket}
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
 	}
-	newest := s.NewestIncarnation()
-	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
-		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release,
+	newest := r.meta.newest()
+	resp, err := r.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
+		RegisterHost: &wire.RegisterHost{Host: host, Release: r.cfg.Release,
 			HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}}})
 	if err != nil {
 		return nil, err
@@ -43,15 +42,15 @@ func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHos
 
 // registered takes over the answer to a registration: the devices' numbers and boot
 // epochs, and the token keys.
-func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
+func (r *registrar) registered(f *fleet, reply *wire.RegisterHostReply) error {
 	if len(reply.GetDevices()) != len(f.devices) || len(reply.GetCluster()) != len(f.cluster) {
-		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.Internal, Err: errors.New("registration answer does not match the request")}
+		return &moraine.Error{Op: "chunkserver.register", Ref: r.cfg.Node, Kind: moraine.Internal, Err: errors.New("registration answer does not match the request")}
 	}
 	if got := moraine.UUID(reply.Cluster); got != f.cluster {
-		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
+		return &moraine.Error{Op: "chunkserver.register", Ref: r.cfg.Node, Kind: moraine.WrongCluster,
 			Err: fmt.Errorf("devices belong to cluster %s, but the metadata service is of cluster %s", f.cluster, got)}
 	}
-	if err := s.followIncarnation(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
+	if err := r.meta.followIncarnation(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
 		return err
 	}
 	for i, w := range reply.Devices {
@@ -65,17 +64,6 @@ func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 		}
 		d.epoch.Store(w.Epoch)
 	}
-	s.takeKeys(reply.Keys)
+	r.meta.takeKeys(reply.Keys)
 	return nil
-}
-
-// takeKeys takes over the public keys that verify tokens.
-func (s *Server) takeKeys(keys []*wire.SigningKey) {
-	m := make(map[uint64]ed25519.PublicKey, len(keys))
-	for _, k := range keys {
-		if len(k.PublicKey) == ed25519.PublicKeySize {
-			m[k.Id] = k.PublicKey
-		}
-	}
-	s.keys.Store(&m)
 }

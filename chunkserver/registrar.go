@@ -2,6 +2,7 @@ package chunkserver
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,13 +14,20 @@ import (
 const maxPause = 64
 
 // registrar registers the running host, with a change of its devices or as it is.
-// Only the heartbeat loop calls it. One registration runs at a time: of two, the
-// older would mark as out what the newer had added. It runs beside the heartbeats,
-// which continue; otherwise a lost answer would silence the host. The loop takes
-// over the answers.
+// Only the heartbeat loop calls it, and Run before that loop begins: it needs no
+// lock. One registration runs at a time: of two, the older would mark as out what
+// the newer had added. It runs beside the heartbeats, which continue; otherwise a
+// lost answer would silence the host. The loop takes over the answers.
 type registrar struct {
-	s *Server
-	g *errgroup.Group
+	cfg     *Config
+	deps    *Deps
+	meta    *metaState
+	fleet   *atomic.Pointer[fleet] // in use; only the start and the registrar change it
+	opener  *opener
+	tasks   *deviceTasks
+	changes *deviceChanges
+	g       *errgroup.Group // of Run; set when the heartbeats begin
+
 	// changing is the change to register; nil: none.
 	changing *change
 	// again: the host must be registered as it is, since the metadata service
@@ -53,21 +61,21 @@ func (r *registrar) begin(ctx context.Context) {
 	case r.asked != nil:
 		return
 	case r.changing != nil:
-		r.asked = r.changing.fleet(r.s.fleet.Load())
+		r.asked = r.changing.fleet(r.fleet.Load())
 	case r.again && r.left > 0:
 		r.left--
 		return
 	case r.again:
-		r.asked = r.s.fleet.Load()
+		r.asked = r.fleet.Load()
 	default:
 		return
 	}
 	f, answer := r.asked, make(chan registration, 1)
 	r.answer = answer
 	r.g.Go(func() error {
-		ctx, cancel := context.WithTimeout(ctx, registerTimeout*r.s.cfg.HeartbeatInterval)
+		ctx, cancel := context.WithTimeout(ctx, registerTimeout*r.cfg.HeartbeatInterval)
 		defer cancel()
-		reply, err := r.s.askToRegister(ctx, f)
+		reply, err := r.ask(ctx, f)
 		answer <- registration{reply, err}
 		return nil
 	})
@@ -79,7 +87,7 @@ func (r *registrar) serveUntil(ctx context.Context, tick <-chan time.Time) bool 
 	for {
 		var changes <-chan *change
 		if r.changing == nil && r.asked == nil {
-			changes = r.s.changes
+			changes = r.changes.queue
 		}
 		select {
 		case <-ctx.Done():
@@ -101,27 +109,27 @@ func (r *registrar) take(ctx context.Context, a registration) {
 	r.asked, r.answer = nil, nil
 	err := a.err
 	if err == nil {
-		err = r.s.registered(f, a.reply)
+		err = r.registered(f, a.reply)
 	}
 	switch {
 	case err == nil:
 		r.again, r.pause, r.left = false, 0, 0
 		if c != nil {
 			r.changing = nil
-			r.s.serveBy(ctx, r.g, f, c)
+			r.serveBy(ctx, f, c)
 		}
 	case ctx.Err() != nil:
 	case c != nil && final(err):
 		r.changing, r.again, r.pause, r.left = nil, true, 0, 0
-		c.refuse(ctx, r.s, r.g, err)
+		c.refuse(ctx, r.changes, r.g, err)
 	case c != nil:
-		r.s.deps.Log.Warn("device change registration retried", "err", err)
+		r.deps.Log.Warn("device change registration retried", "err", err)
 	case final(err):
 		r.pause = min(max(2*r.pause, 1), maxPause)
 		r.left = r.pause
-		r.s.deps.Log.Error("host registration refused", "err", err, "after", time.Duration(r.pause+1)*r.s.cfg.HeartbeatInterval)
+		r.deps.Log.Error("host registration refused", "err", err, "after", time.Duration(r.pause+1)*r.cfg.HeartbeatInterval)
 	default:
-		r.s.deps.Log.Warn("host registration retried", "err", err)
+		r.deps.Log.Warn("host registration retried", "err", err)
 	}
 }
 
@@ -132,6 +140,27 @@ func (r *registrar) end() {
 		<-r.answer
 	}
 	if r.changing != nil {
-		r.changing.abandon(r.s)
+		r.changing.abandon(r.opener)
 	}
+}
+
+// serveBy puts a registered change into use. The server finds a new device here
+// before the metadata service has chunks put on it.
+func (r *registrar) serveBy(ctx context.Context, f *fleet, c *change) {
+	for _, d := range c.add {
+		d.tier.Admit()
+		r.g.Go(func() error { return r.tasks.tend(ctx, d) })
+	}
+	r.fleet.Store(f)
+	for _, d := range c.drop {
+		close(d.leave)
+		r.g.Go(func() error {
+			<-d.left
+			r.opener.close(d)
+			r.deps.Log.Info("device dropped", "device", d.dir, "id", d.id)
+			close(d.closed)
+			return nil
+		})
+	}
+	close(c.done)
 }

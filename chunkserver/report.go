@@ -2,9 +2,11 @@ package chunkserver
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -28,29 +30,39 @@ func pace(interval time.Duration, chunks uint64) time.Duration {
 	return min(interval, reportPause+time.Duration(min(chunks, most))*reportChunkTime)
 }
 
-// reports reports all chunks of a device repeatedly, until ctx ends or the device
+// reporter reports the chunks of one device.
+type reporter struct {
+	cfg     *Config
+	deps    *Deps
+	meta    *metaState
+	fleet   *atomic.Pointer[fleet]
+	deleter *deleter
+	d       *device
+}
+
+// run reports all chunks of a device repeatedly, until ctx ends or the device
 // is out of service.
-func (s *Server) reports(ctx context.Context, d *device) {
-	for d.tier.Err() == nil {
+func (r *reporter) run(ctx context.Context) {
+	for r.d.tier.Err() == nil {
 		// The metadata service judges a pass by the state under which it began. So
 		// there must have been a heartbeat since the metadata has its incarnation.
-		for s.applied.Load() == 0 {
-			if !s.sleep(ctx, s.cfg.HeartbeatInterval/4) {
+		for r.meta.applied.Load() == 0 {
+			if !sleep(ctx, r.deps.Clock, r.cfg.HeartbeatInterval/4) {
 				return
 			}
 		}
-		d.reporting.Store(true)
-		err := s.report(ctx, d)
-		d.passes.Add(1)
-		d.reporting.Store(false)
+		r.d.reporting.Store(true)
+		err := r.report(ctx)
+		r.d.passes.Add(1)
+		r.d.reporting.Store(false)
 		if err != nil && ctx.Err() == nil {
-			s.deps.Log.Warn("device report interrupted", "device", d.dir, "err", err)
-			if !s.sleep(ctx, min(s.cfg.ReportInterval, 10*s.cfg.HeartbeatInterval)) {
+			r.deps.Log.Warn("device report interrupted", "device", r.d.dir, "err", err)
+			if !sleep(ctx, r.deps.Clock, min(r.cfg.ReportInterval, 10*r.cfg.HeartbeatInterval)) {
 				return
 			}
 			continue
 		}
-		if !s.rest(ctx, d, pace(s.cfg.ReportInterval, d.tier.Usage().Chunks)) {
+		if !r.rest(ctx, pace(r.cfg.ReportInterval, r.d.tier.Usage().Chunks)) {
 			return
 		}
 	}
@@ -59,12 +71,12 @@ func (s *Server) reports(ctx context.Context, d *device) {
 // rest waits until the next report of a device is due. It also returns when the
 // metadata has another incarnation, which does not know the contents of the device.
 // It returns false when ctx has ended.
-func (s *Server) rest(ctx context.Context, d *device, pause time.Duration) bool {
+func (r *reporter) rest(ctx context.Context, pause time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-d.again:
-	case <-s.deps.Clock.After(pause):
+	case <-r.d.again:
+	case <-r.deps.Clock.After(pause):
 	}
 	return true
 }
@@ -83,26 +95,26 @@ func (d *device) askReport(passes uint64) {
 }
 
 // report makes one pass over a device.
-func (s *Server) report(ctx context.Context, d *device) error {
-	incarnation := uint64(s.Incarnation())
-	started := s.applied.Load()
+func (r *reporter) report(ctx context.Context) error {
+	incarnation := uint64(r.meta.newest().Number)
+	started := r.meta.applied.Load()
 	for from := moraine.StripeID(0); ; {
-		headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: from}, reportSlice)
+		headers, err := r.d.tier.List(ctx, moraine.ChunkID{Stripe: from}, reportSlice)
 		if err != nil {
 			return err
 		}
 		headers, to := cutSlice(headers, reportSlice)
-		req := &wire.ReportChunks{Device: uint32(d.id), From: uint64(from), To: uint64(to), PassStarted: started, Incarnation: incarnation}
+		req := &wire.ReportChunks{Device: uint32(r.d.id), From: uint64(from), To: uint64(to), PassStarted: started, Incarnation: incarnation}
 		for _, h := range headers {
-			req.Chunks = append(req.Chunks, d.reportOf(&h))
+			req.Chunks = append(req.Chunks, r.d.reportOf(&h))
 		}
-		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
+		resp, err := r.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
 		if err != nil {
 			return err
 		}
-		s.deps.Metrics.Reported.Add(float64(len(headers)))
+		r.deps.Metrics.Reported.Add(float64(len(headers)))
 		if del := resp.GetReportChunks().GetDeletions(); len(del) > 0 {
-			s.delete(ctx, s.fleet.Load(), del)
+			r.deleter.delete(ctx, r.fleet.Load(), del)
 		}
 		if cut := moraine.StripeID(resp.GetReportChunks().GetTo()); cut != 0 {
 			to = cut // one answer cannot hold all missing chunks
@@ -137,11 +149,11 @@ func cutSlice(headers []tiers.Header, limit int) (slice []tiers.Header, to morai
 }
 
 // sleep waits, and reports whether ctx is still alive.
-func (s *Server) sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, clock clock.Clock, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-s.deps.Clock.After(d):
+	case <-clock.After(d):
 		return true
 	}
 }

@@ -20,6 +20,14 @@
 // Run does the rest: it opens the devices, registers them, sends a heartbeat each
 // second, carries out the deletions in the answers, and periodically reports all
 // chunks of each device. SetDevices changes the set of devices meanwhile.
+//
+// The Server itself serves requests. Its parts: metaState (what the metadata service
+// reported), permits (who may do what), opener, registrar, heart (the heartbeats),
+// deviceChanges (SetDevices), prober, bucketWatch, suspects (chunks that clients
+// reported as bad) and pieces. For each device, deviceTasks runs a reporter, a scrubber, a settler and a healthReader.
+//
+// What parts share is atomic (Server.fleet and metaState). The rest belongs to one
+// goroutine, or has a lock in its part (prober, pieces).
 package chunkserver
 
 import (
@@ -28,57 +36,37 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/objectkey"
 	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/morainefs/moraine/transport/capability"
 	"golang.org/x/sync/errgroup"
 )
 
-// Server is one chunkserver. It implements transport.ChunkService.
+// Server is one chunkserver. It implements transport.ChunkService: its methods check
+// and serve requests, and its parts do the rest.
 type Server struct {
 	cfg  Config
 	deps Deps
-	// pieces reads objects; nil without a bucket.
-	pieces *pieces
-
-	// fleet is the opened and registered devices; nil before.
+	// fleet is the opened and registered devices; nil before. Run sets it, and then
+	// the registrar.
 	fleet atomic.Pointer[fleet]
-	// keys are the public keys that verify session tokens.
-	keys atomic.Pointer[map[uint64]ed25519.PublicKey]
-	// revoked are the certificates that are no longer accepted.
-	revoked atomic.Pointer[transport.Revocations]
-	// capabilities verifies those that callers present, with the same keys.
-	capabilities *capability.Verifier
-	// applied is the index of the metadata state at the answer to the last
-	// heartbeat.
-	applied atomic.Uint64
-	beaten  atomic.Bool // the last heartbeat was answered
-	// memoryLevel: the metadata servers track chunks that are only in memory.
-	memoryLevel atomic.Bool
-	// prober probes other servers; watches: this server must probe an idle bucket
-	// often.
-	prober  *prober
-	watches atomic.Bool
-	// suspects are what clients reported as bad, to be verified.
-	suspects chan *wire.SuspectChunk
-	// newestIncarnation is the newest incarnation of the metadata that this server
-	// received.
-	newestIncarnation atomic.Pointer[moraine.MarkedIncarnation]
-	// seen is the state of the memory at the last update of Metrics; only the
-	// heartbeat uses it.
-	seen  mem.Stats
-	ready chan struct{}
-	// changes are the devices to add and drop; ended is closed when Run returns.
-	changes chan *change
-	ended   chan struct{}
-	// closeWait is the constant closeWait, except in tests.
-	closeWait time.Duration
+	meta  *metaState
+	// pieces reads objects; nil without a bucket.
+	pieces    *pieces
+	permits   *permits
+	opener    *opener
+	tasks     *deviceTasks
+	registrar *registrar
+	changes   *deviceChanges
+	prober    *prober
+	bucket    *bucketWatch
+	suspects  *suspects
+	heart     *heart
+	ready     chan struct{}
 }
 
 var _ transport.ChunkService = (*Server)(nil)
@@ -93,13 +81,30 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("metadata service is missing: set Deps.Meta")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber(),
-		suspects: make(chan *wire.SuspectChunk, maxSuspects)}
-	s.capabilities = capability.NewVerifier(s.Key)
-	if deps.Bucket != nil {
-		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, deps, s.keptKey)
-	}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{})}
+	s.assemble()
 	return s, nil
+}
+
+// assemble makes the parts of the server.
+func (s *Server) assemble() {
+	cfg, deps := &s.cfg, &s.deps
+	if deps.Bucket != nil {
+		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, *deps, s.keptKey)
+	}
+	s.meta = &metaState{cfg: cfg, deps: deps, fleet: &s.fleet}
+	s.permits = &permits{cfg: cfg, deps: deps, meta: s.meta, fleet: &s.fleet, verifier: capability.NewVerifier(s.meta.key)}
+	s.opener = &opener{cfg: cfg, deps: deps, meta: s.meta}
+	s.changes = &deviceChanges{cfg: cfg, deps: deps, fleet: &s.fleet, opener: s.opener, queue: make(chan *change), ended: make(chan struct{}), closeWait: closeWait}
+	deletes := &deleter{deps: deps}
+	s.tasks = &deviceTasks{cfg: cfg, deps: deps, meta: s.meta, fleet: &s.fleet, deleter: deletes}
+	s.registrar = &registrar{cfg: cfg, deps: deps, meta: s.meta, fleet: &s.fleet, opener: s.opener, tasks: s.tasks, changes: s.changes}
+	s.prober = newProber(deps)
+	s.suspects = newSuspects(cfg, deps, s.meta, &s.fleet, s.tasks)
+	s.bucket = &bucketWatch{clock: deps.Clock}
+	s.bucket.bucket, _ = deps.Bucket.(watchedBucket)
+	s.heart = &heart{cfg: cfg, deps: deps, meta: s.meta, fleet: &s.fleet, deleter: deletes, registrar: s.registrar, prober: s.prober,
+		bucket: s.bucket, suspects: s.suspects, pieces: s.pieces}
 }
 
 // keptKey is the key at which the cluster keeps an object after another object
@@ -123,14 +128,14 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // holds no device, or a disk returns I/O errors, Run serves without that device. It
 // fails if none is left.
 func (s *Server) Run(ctx context.Context) error {
-	defer close(s.ended)
+	defer close(s.changes.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
 		Prefault: s.cfg.Prefault, Wait: waitFor("memory of chunks", s.deps)}, DirtyBytes: s.cfg.DirtyBytes}, mem.Deps{Clock: s.deps.Clock, Log: s.deps.Log})
 	if err != nil {
 		return err
 	}
 	defer memory.Close()
-	f, err := s.openDevices(ctx, memory)
+	f, err := s.opener.openAll(ctx, memory)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil // it waited for the metadata service
@@ -138,7 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { f.close(s.deps.Log) }()
-	if err := s.registerUntil(ctx, f); err != nil {
+	if err := s.registrar.until(ctx, f); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -160,31 +165,51 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	close(s.ready)
 	for _, d := range f.devices {
-		g.Go(func() error { return s.tend(ctx, d) })
+		g.Go(func() error { return s.tasks.tend(ctx, d) })
 	}
-	if b, ok := s.deps.Bucket.(watchedBucket); ok {
-		g.Go(func() error { s.watchBucket(ctx, b); return nil })
+	if s.bucket.bucket != nil {
+		g.Go(func() error { s.bucket.run(ctx); return nil })
 	}
 	if s.deps.Probe != nil {
-		g.Go(func() error { s.probes(ctx); return nil })
+		g.Go(func() error { s.prober.run(ctx); return nil })
 	}
-	g.Go(func() error { s.verifySuspects(ctx); return nil })
-	g.Go(func() error { s.heartbeats(ctx, g); return nil })
+	g.Go(func() error { s.suspects.run(ctx); return nil })
+	g.Go(func() error { s.heart.run(ctx, g); return nil })
 	return g.Wait()
 }
 
 // Key finds the public key of session tokens. The transport's server calls it for
 // each connection.
-func (s *Server) Key(id uint64) ed25519.PublicKey {
-	if keys := s.keys.Load(); keys != nil {
-		return (*keys)[id]
-	}
-	return nil
-}
+func (s *Server) Key(id uint64) ed25519.PublicKey { return s.meta.key(id) }
+
+// NewestIncarnation is the newest incarnation of the metadata that this server
+// received; number 0 before the first.
+func (s *Server) NewestIncarnation() moraine.MarkedIncarnation { return s.meta.newest() }
+
+// Incarnation is the number of NewestIncarnation. The transport's server gets it,
+// like Key.
+func (s *Server) Incarnation() moraine.Incarnation { return s.meta.newest().Number }
 
 // Revoked reports whether a peer's certificate was revoked, by the last heartbeat's
 // answer. The transport's server calls it.
-func (s *Server) Revoked(p *transport.Peer) bool { return s.revoked.Load().Has(p) }
+func (s *Server) Revoked(p *transport.Peer) bool { return s.meta.revoked.Load().Has(p) }
+
+// SetDevices makes the running server use the given devices and no others. A new
+// directory must already be a device, as at the start of a known host. A device
+// that is not listed, or whose directory now holds another disk, is dropped and
+// closed, so that its file system can be unmounted.
+//
+// A device that counts is not dropped: it must be out or retired. Drained and empty
+// is not enough, since it may hold chunks whose commit is still to come. Nor is an
+// unusable device added.
+//
+// The error names each device that is unchanged or not closed yet, and the reason;
+// the other devices have changed. SetDevices returns when the metadata service
+// knows the change or has refused it, or when ctx has ended: then the change
+// continues. Only one call may run at a time.
+func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
+	return s.changes.set(ctx, want)
+}
 
 // Healthy returns why the server cannot do its work, or nil: its devices are
 // registered, at least one is in service, and the metadata service answers.
@@ -193,7 +218,7 @@ func (s *Server) Healthy() error {
 	if f == nil {
 		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet")}
 	}
-	if !s.beaten.Load() {
+	if !s.heart.beaten.Load() {
 		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("metadata service did not answer the last heartbeat")}
 	}
 	for _, d := range f.devices {

@@ -11,42 +11,48 @@ import (
 // settleBatch is how many chunks one request settles: the limit of its command.
 const settleBatch = 128
 
-// settles reports where the chunks of a device that are recorded at level memory
+// settler settles the chunks of one device.
+type settler struct {
+	deps *Deps
+	d    *device
+}
+
+// run reports where the chunks of a device that are recorded at level memory
 // are, whenever the metadata service has such records. It ends when ctx ends or the
 // device is out of service. The records are the list, so no state of this process
 // is needed. After a restart, the next process reports which chunks it found on the
 // device, and which it did not.
-func (s *Server) settles(ctx context.Context, d *device) {
-	for d.tier.Err() == nil {
+func (st *settler) run(ctx context.Context) {
+	for st.d.tier.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.settle:
+		case <-st.d.settle:
 		}
-		if err := s.settle(ctx, d); err != nil && ctx.Err() == nil {
-			s.deps.Log.Warn("memory chunk settle failed", "device", d.dir, "err", err)
+		if err := st.settle(ctx); err != nil && ctx.Err() == nil {
+			st.deps.Log.Warn("memory chunk settle failed", "device", st.d.dir, "err", err)
 		}
 	}
 }
 
 // settle processes once the chunks that are recorded at level memory. It leaves
 // those that are still being written to the device for the next time.
-func (s *Server) settle(ctx context.Context, d *device) error {
-	list := &wire.ListMemory{Device: uint32(d.id)}
+func (st *settler) settle(ctx context.Context) error {
+	list := &wire.ListMemory{Device: uint32(st.d.id)}
 	for {
 		// Read the epoch before any chunk: a result counts only while this process
 		// is the one that acknowledged the device's chunks.
-		epoch := d.epoch.Load()
-		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: list}})
+		epoch := st.d.epoch.Load()
+		resp, err := st.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: list}})
 		if err != nil {
 			return err
 		}
 		page := resp.GetMemory()
-		settled, err := s.locate(ctx, d, page.GetChunks())
+		settled, err := st.locate(ctx, page.GetChunks())
 		if err != nil {
 			return err
 		}
-		if err := s.reportSettled(ctx, d, epoch, settled); err != nil {
+		if err := st.report(ctx, epoch, settled); err != nil {
 			return err
 		}
 		if !page.GetMore() || len(page.GetChunks()) == 0 {
@@ -59,10 +65,10 @@ func (s *Server) settle(ctx context.Context, d *device) error {
 
 // locate determines where chunks are, and leaves out those that are still in
 // memory.
-func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledChunk) ([]*wire.SettledChunk, error) {
+func (st *settler) locate(ctx context.Context, chunks []*wire.SettledChunk) ([]*wire.SettledChunk, error) {
 	var out []*wire.SettledChunk
 	for _, c := range chunks {
-		h, level, err := d.tier.Where(ctx, chunkID(c.Stripe, c.Index))
+		h, level, err := st.d.tier.Where(ctx, chunkID(c.Stripe, c.Index))
 		switch {
 		case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Corrupt):
 			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Gone: true})
@@ -75,20 +81,20 @@ func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledCh
 	return out, nil
 }
 
-func (s *Server) reportSettled(ctx context.Context, d *device, epoch uint64, chunks []*wire.SettledChunk) error {
+func (st *settler) report(ctx context.Context, epoch uint64, chunks []*wire.SettledChunk) error {
 	for len(chunks) > 0 {
 		n := min(len(chunks), settleBatch)
-		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{
-			SettleChunks: &wire.SettleChunks{Device: uint32(d.id), Epoch: epoch, Chunks: chunks[:n]}}})
+		_, err := st.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{
+			SettleChunks: &wire.SettleChunks{Device: uint32(st.d.id), Epoch: epoch, Chunks: chunks[:n]}}})
 		if err != nil {
 			return err
 		}
 		for _, c := range chunks[:n] {
 			if c.Gone {
-				s.deps.Metrics.Settled.WithLabelValues("gone").Inc()
-				s.deps.Log.Warn("memory chunk lost or damaged", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
+				st.deps.Metrics.Settled.WithLabelValues("gone").Inc()
+				st.deps.Log.Warn("memory chunk lost or damaged", "device", st.d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
 			} else {
-				s.deps.Metrics.Settled.WithLabelValues("written").Inc()
+				st.deps.Metrics.Settled.WithLabelValues("written").Inc()
 			}
 		}
 		chunks = chunks[n:]

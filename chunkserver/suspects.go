@@ -3,7 +3,7 @@ package chunkserver
 import (
 	"context"
 	"errors"
-	"math"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 
@@ -20,57 +20,66 @@ const (
 	wholeSample = 10_000
 )
 
-// takeSuspects queues the chunks that clients reported to the metadata service as
-// bad.
-func (s *Server) takeSuspects(all []*wire.SuspectChunk) {
+// suspects verifies the chunks that clients reported as bad.
+type suspects struct {
+	deps  *Deps
+	meta  *metaState
+	fleet *atomic.Pointer[fleet]
+	tasks *deviceTasks
+	queue chan *wire.SuspectChunk
+	limit *rate.Limiter // of the bytes read; nil: none. Only run uses it.
+}
+
+func newSuspects(cfg *Config, deps *Deps, meta *metaState, fleet *atomic.Pointer[fleet], tasks *deviceTasks) *suspects {
+	return &suspects{deps: deps, meta: meta, fleet: fleet, tasks: tasks, queue: make(chan *wire.SuspectChunk, maxSuspects), limit: scrubLimit(cfg)}
+}
+
+// take queues the chunks that clients reported to the metadata service as bad.
+func (su *suspects) take(all []*wire.SuspectChunk) {
 	for _, w := range all {
 		select {
-		case s.suspects <- w:
+		case su.queue <- w:
 		default:
 			return
 		}
 	}
 }
 
-// verifySuspects verifies chunks that clients reported as bad, until ctx ends, at
-// the pace of a scrub. A client's report alone is no proof: only what this server
-// reads from its medium and its memory is reported, and repaired.
-func (s *Server) verifySuspects(ctx context.Context) {
-	limit := rate.NewLimiter(rate.Inf, math.MaxInt)
-	if s.cfg.ScrubBytesPerSecond > 0 {
-		limit = rate.NewLimiter(rate.Limit(s.cfg.ScrubBytesPerSecond), moraine.MaxChunkSize)
-	}
+// run verifies chunks that clients reported as bad, until ctx ends, at the pace of a
+// scrub. A client's report alone is no proof: only what this server reads from its
+// medium and its memory is reported, and repaired.
+func (su *suspects) run(ctx context.Context) {
 	for {
 		var w *wire.SuspectChunk
 		select {
 		case <-ctx.Done():
 			return
-		case w = <-s.suspects:
+		case w = <-su.queue:
 		}
-		d := s.fleet.Load().byID[moraine.DeviceID(w.Device)]
-		if d == nil || d.tier.Err() != nil || s.applied.Load() == 0 {
+		d := su.fleet.Load().byID[moraine.DeviceID(w.Device)]
+		if d == nil || d.tier.Err() != nil || su.meta.applied.Load() == 0 {
 			continue
 		}
-		found, err := s.verifySuspect(ctx, d, limit, w)
+		found, err := su.verify(ctx, d, w)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			s.deps.Log.Warn("reported chunks could not be verified", "device", d.dir, "stripe", moraine.StripeID(w.Stripe), "err", err)
+			su.deps.Log.Warn("reported chunks could not be verified", "device", d.dir, "stripe", moraine.StripeID(w.Stripe), "err", err)
 			continue
 		case found > 0:
-			s.deps.Metrics.Suspects.WithLabelValues("bad").Inc()
+			su.deps.Metrics.Suspects.WithLabelValues("bad").Inc()
 		default:
-			s.deps.Metrics.Suspects.WithLabelValues("good").Inc()
+			su.deps.Metrics.Suspects.WithLabelValues("good").Inc()
 		}
 	}
 }
 
-// verifySuspect verifies the chunks of one stripe that a device has, and reports
-// the bad and the missing ones. It returns how many there are.
-func (s *Server) verifySuspect(ctx context.Context, d *device, limit *rate.Limiter, w *wire.SuspectChunk) (found uint64, err error) {
-	slice := &wire.ReportChunks{Device: uint32(d.id), From: w.Stripe, To: w.Stripe + 1, PassStarted: s.applied.Load(), Scrub: true}
-	if w.Parity && s.deps.CheckParity != nil {
+// verify verifies the chunks of one stripe that a device has, and reports the bad
+// and the missing ones. It returns how many there are.
+func (su *suspects) verify(ctx context.Context, d *device, w *wire.SuspectChunk) (found uint64, err error) {
+	slice := &wire.ReportChunks{Device: uint32(d.id), From: w.Stripe, To: w.Stripe + 1, PassStarted: su.meta.applied.Load(), Scrub: true}
+	if w.Parity && su.deps.CheckParity != nil {
 		slice.ParitySample = wholeSample
 	}
 	headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: moraine.StripeID(w.Stripe)}, moraine.MaxChunks)
@@ -81,18 +90,19 @@ func (s *Server) verifySuspect(ctx context.Context, d *device, limit *rate.Limit
 	for n < len(headers) && headers[n].ID.Stripe == moraine.StripeID(w.Stripe) {
 		n++
 	}
-	_, found, err = s.scrubSlice(ctx, d, limit, slice, headers[:n], s.verifyAll)
+	sc := newScrubber(su.tasks, d, su.limit)
+	_, found, err = sc.verifySlice(ctx, slice, headers[:n], sc.verifyAll)
 	return found, err
 }
 
 // verifyAll is verify of a chunk on the medium and of its copy in memory, which
 // readers get.
-func (s *Server) verifyAll(ctx context.Context, d *device, h *tiers.Header) (*tiers.Header, error) {
-	found, err := s.verify(ctx, d, h)
+func (sc *scrubber) verifyAll(ctx context.Context, h *tiers.Header) (*tiers.Header, error) {
+	found, err := sc.verify(ctx, h)
 	if err != nil && !errors.Is(err, moraine.NotFound) {
 		return nil, err
 	}
-	v, e := d.tier.View(ctx, h.ID, 0, h.Length)
+	v, e := sc.d.tier.View(ctx, h.ID, 0, h.Length)
 	if e == nil {
 		v.Release()
 	}

@@ -26,7 +26,6 @@ type overCap struct {
 
 // manyMethods lists the types over maxMethods.
 var manyMethods = map[string]overCap{
-	"chunkserver.Server":       {84, "Its devices, admission, reports and scrubs are to become types of their own."},
 	"metadata/raftstore.Store": {71, "Its log, snapshots, reads and membership are to become types of their own."},
 	"tiers/disk.Device":        {74, "Its segments, index, reclaim and syncs are to become types of their own."},
 }
