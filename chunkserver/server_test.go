@@ -805,7 +805,7 @@ func TestRunLeavesNothingRunning(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.stop())
 	// The index of a device that another test broke and abandoned retries for ever.
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/morainefs/moraine/tiers/disk.(*Device).indexBackgroundError"))
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/morainefs/moraine/tiers/disk.(*index).backgroundError"))
 }
 
 func TestBadConfigsAreRefused(t *testing.T) {

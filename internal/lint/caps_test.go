@@ -27,7 +27,6 @@ type overCap struct {
 // manyMethods lists the types over maxMethods.
 var manyMethods = map[string]overCap{
 	"metadata/raftstore.Store": {71, "Its log, snapshots, reads and membership are to become types of their own."},
-	"tiers/disk.Device":        {74, "Its segments, index, reclaim and syncs are to become types of their own."},
 }
 
 // manyExports lists the packages over maxExports.

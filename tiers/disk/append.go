@@ -7,11 +7,20 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
 // appender allocates space in the active segment, and assigns sequence numbers.
 type appender struct {
+	cfg      *Config
+	deps     *Deps
+	identity Identity
+	heads    *bufpool.Pool // for heads; a holder of one waits for no other buffer
+	failure  *failure
+	segments *segmentSet
+	index    *index
+
 	rolling sync.Mutex // held while the next active segment is made, I/O included
 	scratch []byte     // one aligned block; the holder of rolling uses it
 
@@ -20,10 +29,6 @@ type appender struct {
 	nextSegment uint64
 	flight      flight
 	pending     int64 // bytes of allocated records that are neither live nor void yet
-}
-
-func newAppender(scratch []byte) appender {
-	return appender{scratch: scratch, nextSegment: 1, flight: flight{next: 1}}
 }
 
 // flight tracks the sequence numbers that are assigned but not yet durable.
@@ -66,8 +71,7 @@ type slot struct {
 // reserve allocates space for a record of size bytes. It starts a new segment if
 // the active one is too full. The caller must pass each slot to finish. Errors:
 // NoSpace, IOError.
-func (d *Device) reserve(size int64) (slot, error) {
-	a := &d.app
+func (a *appender) reserve(size int64) (slot, error) {
 	for {
 		a.mu.Lock()
 		if s := a.active; s != nil && s.end+size <= s.size {
@@ -81,15 +85,14 @@ func (d *Device) reserve(size int64) (slot, error) {
 			return sl, nil
 		}
 		a.mu.Unlock()
-		if err := d.roll(size); err != nil {
+		if err := a.roll(size); err != nil {
 			return slot{}, err
 		}
 	}
 }
 
 // finish ends a slot: its operation changes nothing more in the index.
-func (d *Device) finish(sl slot) {
-	a := &d.app
+func (a *appender) finish(sl slot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	sl.seg.ops--
@@ -97,8 +100,7 @@ func (d *Device) finish(sl slot) {
 }
 
 // roll replaces the active segment if it has no room for size bytes.
-func (d *Device) roll(size int64) error {
-	a := &d.app
+func (a *appender) roll(size int64) error {
 	a.rolling.Lock()
 	defer a.rolling.Unlock()
 	a.mu.Lock()
@@ -110,16 +112,14 @@ func (d *Device) roll(size int64) error {
 	a.nextSegment++ // consumed even if the next steps fail
 	a.mu.Unlock()
 
-	if err := d.Err(); err != nil {
+	if err := a.failure.err(); err != nil {
 		return err
 	}
-	next, err := d.createSegment(number, size)
+	next, err := a.createSegment(number, size)
 	if err != nil {
 		return err
 	}
-	d.segMu.Lock()
-	d.segments[number] = next
-	d.segMu.Unlock()
+	a.segments.add(next)
 	a.mu.Lock()
 	if a.active != nil {
 		a.active.sealed = true
@@ -132,25 +132,25 @@ func (d *Device) roll(size int64) error {
 // createSegment makes a segment with room for a record of size bytes. The segment's
 // name is durable on return. Its first block becomes durable with the first record,
 // by the same sync. A crash may lose a segment without records.
-func (d *Device) createSegment(number uint64, size int64) (*segment, error) {
-	s := newSegment(d.cfg.Dir, number)
-	f, err := d.deps.FS.Open(s.path, vfs.Create|vfs.Exclusive|vfs.Direct)
+func (a *appender) createSegment(number uint64, size int64) (*segment, error) {
+	s := newSegment(a.cfg.Dir, number)
+	f, err := a.deps.FS.Open(s.path, vfs.Create|vfs.Exclusive|vfs.Direct)
 	if err != nil {
-		return nil, d.writeError("disk.createSegment", err)
+		return nil, a.writeError("disk.createSegment", err)
 	}
 	s.file = f
-	if s.size, err = d.allocate(f, size); err == nil {
-		err = d.writeSegmentHead(s)
+	if s.size, err = a.allocate(f, size); err == nil {
+		err = a.writeSegmentHead(s)
 	}
 	if err == nil {
-		err = d.deps.FS.SyncDir(path.Join(d.cfg.Dir, segmentsDir))
+		err = a.deps.FS.SyncDir(path.Join(a.cfg.Dir, segmentsDir))
 	}
 	if err != nil {
 		s.retire()
 		// If the name survives, it is an empty segment, which the next Open
 		// removes.
-		_ = d.deps.FS.Remove(s.path)
-		return nil, d.writeError("disk.createSegment", err)
+		_ = a.deps.FS.Remove(s.path)
+		return nil, a.writeError("disk.createSegment", err)
 	}
 	s.end = block
 	return s, nil
@@ -162,10 +162,10 @@ const smallSegment = 1 << 20
 
 // allocate reserves the space of a new segment. It takes the configured size, or
 // less where the file system has less, down to the size of one record.
-func (d *Device) allocate(f vfs.File, record int64) (int64, error) {
+func (a *appender) allocate(f vfs.File, record int64) (int64, error) {
 	least := record + block
-	want := max(d.cfg.SegmentBytes, least)
-	if u, err := d.deps.FS.Usage(d.cfg.Dir); err == nil {
+	want := max(a.cfg.SegmentBytes, least)
+	if u, err := a.deps.FS.Usage(a.cfg.Dir); err == nil {
 		// The last free space is taken in smaller pieces, so that the space a
 		// segment reserves does not prevent writes of the index.
 		want = max(min(want, int64(u.Free/8)/block*block), min(want, smallSegment), least)
@@ -182,20 +182,20 @@ func (d *Device) allocate(f vfs.File, record int64) (int64, error) {
 	}
 }
 
-func (d *Device) writeSegmentHead(s *segment) error {
-	h := segmentHead{identity: d.identity, number: s.number, size: s.size}
-	h.encode(d.app.scratch)
-	_, err := s.file.WriteAt(d.app.scratch, 0)
+func (a *appender) writeSegmentHead(s *segment) error {
+	h := segmentHead{identity: a.identity, number: s.number, size: s.size}
+	h.encode(a.scratch)
+	_, err := s.file.WriteAt(a.scratch, 0)
 	return err
 }
 
 // writeError classifies the error of a write that left nothing behind. A full file
 // system is NoSpace. Every other error takes the device out of service.
-func (d *Device) writeError(op string, err error) error {
+func (a *appender) writeError(op string, err error) error {
 	if isNoSpace(err) {
-		return &moraine.Error{Op: op, Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: err}
+		return &moraine.Error{Op: op, Ref: a.cfg.Dir, Kind: moraine.NoSpace, Err: err}
 	}
-	return d.fail(op, err)
+	return a.failure.fail(op, err)
 }
 
 // appendix is a record to be appended.
@@ -214,82 +214,65 @@ type appendix struct {
 // for a buffer at the beginning. After that, append always finishes, so an error
 // never leaves a record that a later scan could find. Errors: Canceled, Timeout,
 // NoSpace (nothing is left of the record), IOError.
-func (d *Device) append(ctx context.Context, r appendix) error {
-	head, err := d.heads.Get(ctx, int(r.headSize))
+func (a *appender) append(ctx context.Context, r appendix) error {
+	head, err := a.heads.Get(ctx, int(r.headSize))
 	if err != nil {
 		return err
 	}
 	defer head.Release()
-	sl, err := d.reserve(r.headSize + int64(len(r.data)))
+	sl, err := a.reserve(r.headSize + int64(len(r.data)))
 	if err != nil {
 		return err
 	}
-	defer d.finish(sl)
+	defer a.finish(sl)
 	r.encode(head.Bytes(), sl)
-	if err := d.write(sl, head.Bytes(), r.data); err != nil {
+	if err := a.write(sl, head.Bytes(), r.data); err != nil {
 		return err
 	}
-	if err := d.syncSegment(sl.seg); err != nil {
+	if err := a.segments.sync(sl.seg); err != nil {
 		return err
 	}
-	d.landed(sl)
+	a.landed(sl)
 	if err := r.apply(sl); err != nil {
-		return d.indexError("disk.append", err)
+		return a.index.fail("disk.append", err)
 	}
 	return nil
 }
 
-func (d *Device) landed(sl slot) {
-	d.app.mu.Lock()
-	defer d.app.mu.Unlock()
-	d.app.flight.landed(sl.seq)
+func (a *appender) landed(sl slot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flight.landed(sl.seq)
 }
 
-func (d *Device) write(sl slot, head, data []byte) error {
+func (a *appender) write(sl slot, head, data []byte) error {
 	bufs := [][]byte{head, data}
 	if len(data) == 0 {
 		bufs = bufs[:1]
 	}
 	n, err := vfs.WriteAll(sl.seg.file, bufs, sl.at.off)
 	if err == nil {
-		d.deps.Metrics.WrittenBytes.Add(float64(n))
+		a.deps.Metrics.WrittenBytes.Add(float64(n))
 		return nil
 	}
 	if !isNoSpace(err) {
-		return d.fail("disk.write", err)
+		return a.failure.fail("disk.write", err)
 	}
-	return d.void(sl, head, err)
+	return a.void(sl, head, err)
 }
 
 // void ensures that no scan ever finds a record that could not be written whole. It
 // overwrites the head with zeros, durably, before a later head can state that all
 // records up to there are durable. If this fails too, the device goes out of
 // service.
-func (d *Device) void(sl slot, head []byte, cause error) error {
+func (a *appender) void(sl slot, head []byte, cause error) error {
 	clear(head)
 	if _, err := sl.seg.file.WriteAt(head, sl.at.off); err != nil {
-		return d.fail("disk.void", fmt.Errorf("%w, after %w", err, cause))
+		return a.failure.fail("disk.void", fmt.Errorf("%w, after %w", err, cause))
 	}
-	if err := d.syncSegment(sl.seg); err != nil {
+	if err := a.segments.sync(sl.seg); err != nil {
 		return err
 	}
-	d.landed(sl)
-	return &moraine.Error{Op: "disk.write", Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: cause}
-}
-
-// syncSegment makes durable all bytes written to s before the call.
-func (d *Device) syncSegment(s *segment) error {
-	return s.syncs.wait(func() error {
-		if err := d.Err(); err != nil {
-			return err // never retry a sync after a write or sync failed
-		}
-		begin := d.deps.Clock.Now()
-		err := s.file.Sync()
-		d.deps.Metrics.Syncs.Inc()
-		d.deps.Metrics.SyncSeconds.Observe(d.deps.Clock.Now().Sub(begin).Seconds())
-		if err != nil {
-			return d.fail("disk.sync", err)
-		}
-		return nil
-	})
+	a.landed(sl)
+	return &moraine.Error{Op: "disk.write", Ref: a.cfg.Dir, Kind: moraine.NoSpace, Err: cause}
 }

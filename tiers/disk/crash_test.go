@@ -432,7 +432,7 @@ func site() string {
 		}
 		if strings.Contains(f.Function, "moraine/tiers/disk.") {
 			name := f.Function[strings.LastIndex(f.Function, "disk.")+5:]
-			shared := strings.HasPrefix(name, "(*Device).syncSegment") || strings.HasPrefix(name, "(*syncGroup)")
+			shared := strings.HasPrefix(name, "(*segmentSet).sync") || strings.HasPrefix(name, "(*syncGroup)")
 			if !shared {
 				return fmt.Sprintf("%s:%d", name, f.Line)
 			}

@@ -56,9 +56,9 @@ func (d *Device) deleteSome(ctx context.Context, wanted []tiers.Deletion) error 
 	}()
 	rec := record{kind: kindTombstone}
 	for _, w := range wanted {
-		e, found, err := d.lookup(w.ID)
+		e, found, err := d.index.lookup(w.ID)
 		if err != nil {
-			return d.indexError("disk.Delete", err)
+			return d.index.fail("disk.Delete", err)
 		}
 		if found && e.header.Version < w.Below {
 			rec.deletions = append(rec.deletions, deletion{id: w.ID, below: w.Below, victim: e.at})
@@ -85,15 +85,15 @@ func (d *Device) bringDown(ctx context.Context, rec *record) error {
 				if err := d.index.remove(rec.deletions[i].id); err != nil {
 					return err
 				}
-				d.bury(rec.deletions[i].id, rec.deletions[i].victim)
-				d.dropLive(rec.deletions[i].victim)
+				d.reclaim.bury(rec.deletions[i].id, rec.deletions[i].victim)
+				d.segments.dropLive(rec.deletions[i].victim)
 			}
 			return nil
 		},
 	}
-	err := d.append(ctx, a)
-	if err != nil && isNoSpace(err) && d.ballast.drop(d) {
-		err = d.append(ctx, a)
+	err := d.app.append(ctx, a)
+	if err != nil && isNoSpace(err) && d.ballast.drop() {
+		err = d.app.append(ctx, a)
 	}
 	return err
 }

@@ -36,8 +36,12 @@
 // durable. A scan of all segments therefore never finds a dead chunk without the
 // record that killed it.
 //
+// The parts of a Device: segmentSet (the segments and the counters of their space),
+// index, appender (the write path), reader, reclaimer, ballast, recovering (while it
+// opens) and failure (the error that took it out of service).
+//
 // Locks, outermost first: claims of chunks, appender.rolling, appender.mu,
-// Device.segMu, segment.mu, reclaimer.mu. Only rolling and, while a file is opened,
+// segmentSet.mu, segment.mu, reclaimer.mu. Only rolling and, while a file is opened,
 // segment.mu are held across I/O.
 package disk
 
@@ -47,7 +51,6 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -67,25 +70,17 @@ type Device struct {
 	identity Identity
 	lock     io.Closer
 
-	index    *index
-	sums     *sumCache
-	heads    *bufpool.Pool              // for heads; a holder of one waits for no other buffer
-	scratch  *bufpool.Buffer            // used by the appender
-	claims   claim.Set[moraine.ChunkID] // orders the records of a chunk as the changes of its index entry
-	app      appender
-	reclaim  reclaimer
-	ballast  ballast
-	recovery Recovery
-
-	segMu    sync.RWMutex
-	segments map[uint64]*segment
-
-	liveBytes, deadBytes, chunks atomic.Int64
-	reading                      atomic.Int32 // reads of the medium in progress
-
-	failure atomic.Pointer[moraine.Error]
-	failed  chan struct{} // closed at the first failure
-	opened  atomic.Bool   // set once Open succeeded
+	heads     *bufpool.Pool              // for heads; a holder of one waits for no other buffer
+	scratch   *bufpool.Buffer            // used by the appender
+	claims    claim.Set[moraine.ChunkID] // orders the records of a chunk as the changes of its index entry
+	failure   *failure
+	segments  *segmentSet
+	index     *index
+	app       *appender
+	reader    *reader
+	reclaim   *reclaimer
+	ballast   *ballast
+	recovered Recovery
 
 	lifeMu sync.RWMutex // guards closed; call calls.Add only while holding it
 	closed bool
@@ -134,8 +129,8 @@ func Open(cfg Config, deps Deps) (*Device, error) {
 		return nil, errors.Join(wrap("disk.Open", cfg.Dir, err), lock.Close())
 	}
 	d.lock = lock
-	d.opened.Store(true)
-	go d.runReclaim()
+	d.index.opened.Store(true)
+	go d.reclaim.run()
 	return d, nil
 }
 
@@ -148,53 +143,57 @@ func newDevice(cfg Config, deps Deps, identity Identity) *Device {
 		Name: "buffers of record heads", Patience: headPatience, Advice: "the device is slow or hangs",
 		Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}})
 	scratch := heads.TryGet(block) // the first buffer of a pool is always free
-	return &Device{
-		cfg:      cfg,
-		deps:     deps,
-		log:      deps.Log.With("device", cfg.Dir),
-		identity: identity,
-		sums:     newSumCache(cfg.SumCacheBytes),
-		heads:    heads,
-		scratch:  scratch,
-		app:      newAppender(scratch.Bytes()),
-		reclaim:  newReclaimer(),
-		segments: map[uint64]*segment{},
-		failed:   make(chan struct{}),
-	}
+	d := &Device{cfg: cfg, deps: deps, log: deps.Log.With("device", cfg.Dir), identity: identity, heads: heads, scratch: scratch}
+	d.assemble()
+	return d
+}
+
+// assemble makes the parts of a device.
+func (d *Device) assemble() {
+	cfg, deps, log := &d.cfg, &d.deps, d.log
+	d.failure = &failure{cfg: cfg, deps: deps, log: log, failed: make(chan struct{})}
+	d.segments = &segmentSet{deps: deps, failure: d.failure, byNumber: map[uint64]*segment{}}
+	d.ballast = &ballast{cfg: cfg, deps: deps, log: log, failure: d.failure}
+	d.index = &index{cfg: cfg, deps: deps, log: log, identity: d.identity, failure: d.failure, ballast: d.ballast}
+	d.app = &appender{cfg: cfg, deps: deps, identity: d.identity, heads: d.heads, failure: d.failure, segments: d.segments, index: d.index,
+		scratch: d.scratch.Bytes(), nextSegment: 1, flight: flight{next: 1}}
+	d.reader = &reader{deps: deps, log: log, identity: d.identity, heads: d.heads, sums: newSumCache(cfg.SumCacheBytes),
+		failure: d.failure, segments: d.segments}
+	d.reclaim = &reclaimer{cfg: cfg, deps: deps, heads: d.heads, failure: d.failure, segments: d.segments, index: d.index, app: d.app,
+		ballast: d.ballast, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
 // start recovers the device.
 func (d *Device) start() error {
-	if err := d.keepBallast(); err != nil {
+	if err := d.ballast.keep(); err != nil {
 		return err
 	}
-	if err := d.openIndex(); err != nil {
+	if err := d.index.open(); err != nil {
 		return err
 	}
-	if err := d.recover(); err != nil {
+	rv := &recovering{cfg: &d.cfg, deps: &d.deps, log: d.log, identity: d.identity, heads: d.heads, failure: d.failure,
+		segments: d.segments, index: d.index, app: d.app, reclaim: d.reclaim, found: Recovery{Rebuilt: d.index.rebuilt}}
+	if err := rv.run(); err != nil {
 		return err
 	}
-	if err := d.Err(); err != nil {
+	d.recovered = rv.found
+	if err := d.failure.err(); err != nil {
 		return err // the index reported it in the background
 	}
-	d.log.Info("device opened", "uuid", d.identity.Device.String(), "chunks", d.chunks.Load(),
-		"live_bytes", d.liveBytes.Load(), "scanned_segments", d.recovery.Segments,
-		"torn_records", d.recovery.Torn, "corrupt_blocks", d.recovery.CorruptBlocks)
+	d.log.Info("device opened", "uuid", d.identity.Device.String(), "chunks", d.segments.chunks.Load(),
+		"live_bytes", d.segments.liveBytes.Load(), "scanned_segments", d.recovered.Segments,
+		"torn_records", d.recovered.Torn, "corrupt_blocks", d.recovered.CorruptBlocks)
 	return nil
 }
 
 // abandon releases the resources of a failed Open.
 func (d *Device) abandon() {
-	d.closeIndex()
+	d.index.close()
 	d.closeFiles()
 }
 
 func (d *Device) closeFiles() {
-	d.segMu.RLock()
-	for _, s := range d.segments {
-		s.retire()
-	}
-	d.segMu.RUnlock()
+	d.segments.close()
 	d.scratch.Release()
 	d.heads.Close()
 }
@@ -203,38 +202,19 @@ func (d *Device) closeFiles() {
 func (d *Device) Identity() Identity { return d.identity }
 
 // Recovered returns what Open found.
-func (d *Device) Recovered() Recovery { return d.recovery }
+func (d *Device) Recovered() Recovery { return d.recovered }
 
 // Err implements tiers.Tier.
-func (d *Device) Err() error {
-	if e := d.failure.Load(); e != nil {
-		return e
-	}
-	return nil
-}
+func (d *Device) Err() error { return d.failure.err() }
 
 // Failed is closed when an error takes the device out of service.
-func (d *Device) Failed() <-chan struct{} { return d.failed }
-
-// fail takes the device out of service for good, and returns the IOError that every
-// later call returns. After a failed write or sync the contents of the medium are
-// unknown. The kernel reports such an error only once, so a retry could succeed
-// falsely.
-func (d *Device) fail(op string, cause error) error {
-	e := &moraine.Error{Op: op, Ref: d.cfg.Dir, Kind: moraine.IOError, Err: cause}
-	if d.failure.CompareAndSwap(nil, e) {
-		close(d.failed)
-		d.deps.Metrics.Failures.Inc()
-		d.log.Error("device taken out of service", "op", op, "err", cause)
-	}
-	return d.Err()
-}
+func (d *Device) Failed() <-chan struct{} { return d.failure.failed }
 
 // begin admits a call, which must call d.calls.Done at its end unless begin
 // returned an error. Errors: Unavailable once the device is closed, IOError once it
 // has failed.
 func (d *Device) begin(op string) error {
-	if e := d.failure.Load(); e != nil {
+	if e := d.failure.first.Load(); e != nil {
 		return e
 	}
 	d.lifeMu.RLock()
@@ -261,11 +241,4 @@ func (d *Device) Close() error {
 	<-d.reclaim.stopped
 	d.closeFiles()
 	return d.lock.Close()
-}
-
-// segment returns a segment by number, or nil if it was removed.
-func (d *Device) segment(number uint64) *segment {
-	d.segMu.RLock()
-	defer d.segMu.RUnlock()
-	return d.segments[number]
 }

@@ -10,10 +10,10 @@ import (
 
 // ReclaimNow reclaims space now. The test must open the device with an interval
 // that does not pass during the test.
-func (d *Device) ReclaimNow() error { return d.reclaimOnce() }
+func (d *Device) ReclaimNow() error { return d.reclaim.once() }
 
 // FlushIndex makes the current index durable.
-func (d *Device) FlushIndex() { d.flushIndex() }
+func (d *Device) FlushIndex() { d.index.flush() }
 
 // EncodeSample encodes the head of a record from plain values, for the golden file.
 // With deletions it is a tombstone, otherwise a chunk.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -18,7 +20,18 @@ import (
 // therefore implies every entry set before it.
 //
 // Keys are a table byte and big-endian numbers; values begin with a version byte.
-type index struct{ db *pebble.DB }
+type index struct {
+	cfg      *Config
+	deps     *Deps
+	log      *slog.Logger
+	identity Identity
+	failure  *failure
+	ballast  *ballast
+
+	db      *pebble.DB  // nil unless the index is open; pebble has its own locks
+	rebuilt bool        // open found no usable index
+	opened  atomic.Bool // set once Open of the device succeeded
+}
 
 // Tables of the index.
 const (
@@ -91,16 +104,16 @@ func decodeEntry(key, v []byte, cluster moraine.UUID) (entry, error) {
 }
 
 // lookup returns the entry of a chunk.
-func (d *Device) lookup(id moraine.ChunkID) (e entry, found bool, err error) {
+func (x *index) lookup(id moraine.ChunkID) (e entry, found bool, err error) {
 	key := chunkKey(id)
-	v, closer, err := d.index.db.Get(key)
+	v, closer, err := x.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return e, false, nil
 	}
 	if err != nil {
 		return e, false, err
 	}
-	e, err = decodeEntry(key, v, d.identity.Cluster)
+	e, err = decodeEntry(key, v, x.identity.Cluster)
 	return e, err == nil, errors.Join(err, closer.Close())
 }
 
@@ -170,9 +183,9 @@ func (x *index) scan(from, to []byte, fn func(k, v []byte) error) error {
 }
 
 // scanChunks calls fn for the entries from a chunk on, in order.
-func (d *Device) scanChunks(from moraine.ChunkID, fn func(e *entry) error) error {
-	return d.index.scan(chunkKey(from), []byte{tableChunk + 1}, func(k, v []byte) error {
-		e, err := decodeEntry(k, v, d.identity.Cluster)
+func (x *index) scanChunks(from moraine.ChunkID, fn func(e *entry) error) error {
+	return x.scan(chunkKey(from), []byte{tableChunk + 1}, func(k, v []byte) error {
+		e, err := decodeEntry(k, v, x.identity.Cluster)
 		if err != nil {
 			return err
 		}
@@ -195,22 +208,4 @@ func (x *index) next() (seq, segment uint64, err error) {
 	}
 	seq, segment, err = decodePair(v)
 	return seq, segment, errors.Join(err, closer.Close())
-}
-
-// closeIndex ends pebble's work, unless the device has failed or fails meanwhile:
-// pebble is then halted (indexFS). Entries that are not flushed are lost, and the
-// next scan finds them again.
-func (d *Device) closeIndex() {
-	if d.index == nil || d.Err() != nil {
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		_ = d.index.db.Close() // an index that does not close cleanly is rebuilt by a scan
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-d.failed:
-	}
 }

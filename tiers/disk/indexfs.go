@@ -23,20 +23,20 @@ import (
 // used again later. The next Open rebuilds the index from the segments.
 type indexFS struct {
 	vfs.FS
-	d *Device
+	index *index
 }
 
 // guard returns errors that pebble can handle, and does not return from others.
 func (x indexFS) guard(err error) error {
 	switch {
-	case x.d.Err() != nil:
+	case x.index.failure.err() != nil:
 		halt()
 	case err == nil, err == io.EOF, errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
 		return err
-	case isNoSpace(err) && (x.d.ballast.drop(x.d) || x.d.opened.Load()):
+	case isNoSpace(err) && (x.index.ballast.drop() || x.index.opened.Load()):
 		return err // pebble retries
 	}
-	_ = x.d.indexError("disk.index", fmt.Errorf("%w: %w", pebble.ErrCorruption, err))
+	_ = x.index.fail("disk.index", fmt.Errorf("%w: %w", pebble.ErrCorruption, err))
 	halt()
 	return nil
 }
@@ -50,12 +50,12 @@ func (x indexFS) SyncDir(dir string) error { return x.guard(x.FS.SyncDir(dir)) }
 func (indexFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 func (x indexFS) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {
-	if flag != vfs.Read && x.d.Err() != nil {
+	if flag != vfs.Read && x.index.failure.err() != nil {
 		halt()
 	}
 	f, err := x.FS.Open(name, flag)
 	if err != nil {
-		if flag == vfs.Read && x.d.opened.Load() {
+		if flag == vfs.Read && x.index.opened.Load() {
 			return nil, err
 		}
 		return nil, x.guard(err)
@@ -66,21 +66,21 @@ func (x indexFS) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {
 func (x indexFS) MkdirAll(name string) error { return x.guard(x.FS.MkdirAll(name)) }
 
 func (x indexFS) Rename(oldName, newName string) error {
-	if x.d.Err() != nil {
+	if x.index.failure.err() != nil {
 		halt()
 	}
 	return x.guard(x.FS.Rename(oldName, newName))
 }
 
 func (x indexFS) Link(oldName, newName string) error {
-	if x.d.Err() != nil {
+	if x.index.failure.err() != nil {
 		halt()
 	}
 	return x.guard(x.FS.Link(oldName, newName))
 }
 
 func (x indexFS) Remove(name string) error {
-	if x.d.Err() != nil {
+	if x.index.failure.err() != nil {
 		halt()
 	}
 	return x.guard(x.FS.Remove(name))
@@ -93,7 +93,7 @@ type indexFile struct {
 }
 
 func (f indexFile) WriteAt(p []byte, off int64) (int, error) {
-	if f.fs.d.Err() != nil {
+	if f.fs.index.failure.err() != nil {
 		halt()
 	}
 	n, err := f.File.WriteAt(p, off)
@@ -103,7 +103,7 @@ func (f indexFile) WriteAt(p []byte, off int64) (int, error) {
 func (f indexFile) Sync() error { return f.fs.guard(f.File.Sync()) }
 
 func (f indexFile) Truncate(size int64) error {
-	if f.fs.d.Err() != nil {
+	if f.fs.index.failure.err() != nil {
 		halt()
 	}
 	return f.fs.guard(f.File.Truncate(size))

@@ -18,7 +18,7 @@ func (d *Device) List(ctx context.Context, from moraine.ChunkID, limit int) ([]t
 	if limit <= 0 {
 		return nil, nil
 	}
-	err := d.scanChunks(from, func(e *entry) error {
+	err := d.index.scanChunks(from, func(e *entry) error {
 		headers = append(headers, e.header)
 		if len(headers) == limit {
 			return errStop
@@ -29,7 +29,7 @@ func (d *Device) List(ctx context.Context, from moraine.ChunkID, limit int) ([]t
 		return nil, wrap(op, d.cfg.Dir, ctx.Err())
 	}
 	if err != nil {
-		return nil, d.indexError(op, err)
+		return nil, d.index.fail(op, err)
 	}
 	return headers, nil
 }

@@ -27,9 +27,9 @@ func (d *Device) Put(ctx context.Context, h tiers.Header, data []byte, blockCRCs
 		return wrap(op, h.ID.String(), err)
 	}
 	defer d.claims.Drop(h.ID)
-	old, found, err := d.lookup(h.ID)
+	old, found, err := d.index.lookup(h.ID)
 	if err != nil {
-		return d.indexError(op, err)
+		return d.index.fail(op, err)
 	}
 	if found && old.header.Version >= h.Version {
 		return alreadyThere(&old.header, &h)
@@ -90,7 +90,7 @@ func (d *Device) put(ctx context.Context, h *tiers.Header, data []byte, sums []u
 	if found {
 		rec.replaces = old.at
 	}
-	return d.append(ctx, appendix{
+	return d.app.append(ctx, appendix{
 		headSize: head * block,
 		data:     padded,
 		encode: func(dst []byte, sl slot) {
@@ -101,30 +101,12 @@ func (d *Device) put(ctx context.Context, h *tiers.Header, data []byte, sums []u
 			if err := d.index.set(&entry{seq: sl.seq, at: sl.at, header: *h}); err != nil {
 				return err
 			}
-			d.addLive(sl.seg, sl.at)
+			d.segments.addLive(sl.seg, sl.at)
 			if found {
-				d.bury(h.ID, old.at)
-				d.dropLive(old.at)
+				d.reclaim.bury(h.ID, old.at)
+				d.segments.dropLive(old.at)
 			}
 			return nil
 		},
 	})
-}
-
-// addLive counts a record that the index names from now on.
-func (d *Device) addLive(s *segment, at extent) {
-	s.live.Add(at.size)
-	d.liveBytes.Add(at.size)
-	d.chunks.Add(1)
-}
-
-// dropLive counts a record that the index no longer names. bury comes first. A
-// segment thus never has neither live nor dead bytes while a scan could still find
-// one of its records.
-func (d *Device) dropLive(at extent) {
-	if s := d.segment(at.segment); s != nil {
-		s.live.Add(-at.size)
-	}
-	d.liveBytes.Add(-at.size)
-	d.chunks.Add(-1)
 }

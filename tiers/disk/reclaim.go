@@ -3,23 +3,28 @@ package disk
 import (
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// closeFlush limits how long Close waits for the flush of the index. The next Open
-// scans what was not flushed.
-const closeFlush = 10 * time.Second
-
 // reclaimer reclaims space in the background.
 type reclaimer struct {
+	cfg      *Config
+	deps     *Deps
+	heads    *bufpool.Pool
+	failure  *failure
+	segments *segmentSet
+	index    *index
+	app      *appender
+	ballast  *ballast
+
 	stop    chan struct{} // closed by Close
 	stopped chan struct{} // closed when the goroutine has ended
 
 	// flushed is closed when the flush of the index covers the marks of the
-	// segments in settling. Only reclaimOnce uses them.
+	// segments in settling. Only once uses them.
 	flushed  <-chan struct{}
 	settling []*segment
 
@@ -33,109 +38,91 @@ type dead struct {
 	at extent
 }
 
-func newReclaimer() reclaimer {
-	return reclaimer{stop: make(chan struct{}), stopped: make(chan struct{})}
-}
-
 // bury queues a dead record for reclaim. The record that killed it is durable.
-func (d *Device) bury(id moraine.ChunkID, at extent) {
-	s := d.segment(at.segment)
+func (rc *reclaimer) bury(id moraine.ChunkID, at extent) {
+	s := rc.segments.get(at.segment)
 	if s == nil {
 		return // the whole segment was removed
 	}
 	s.dead.Add(at.size)
-	d.deadBytes.Add(at.size)
-	d.reclaim.mu.Lock()
-	defer d.reclaim.mu.Unlock()
-	d.reclaim.grave = append(d.reclaim.grave, dead{id: id, at: at})
+	rc.segments.deadBytes.Add(at.size)
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.grave = append(rc.grave, dead{id: id, at: at})
 }
 
-// runReclaim is the goroutine of an open device. Close ends it after all users of
+// run is the goroutine of an open device. Close ends it after all users of
 // the index are done.
-func (d *Device) runReclaim() {
-	defer close(d.reclaim.stopped)
-	ticker := d.deps.Clock.NewTicker(d.cfg.ReclaimInterval)
+func (rc *reclaimer) run() {
+	defer close(rc.stopped)
+	ticker := rc.deps.Clock.NewTicker(rc.cfg.ReclaimInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			if err := d.reclaimOnce(); err != nil {
+			if err := rc.once(); err != nil {
 				continue // the device has failed: the next turn ends the loop
 			}
-			_ = d.keepBallast() // retried at the next turn
-		case <-d.reclaim.stop:
-			d.lastReclaim()
-			d.closeIndex()
+			_ = rc.ballast.keep() // retried at the next turn
+		case <-rc.stop:
+			rc.last()
+			rc.index.close()
 			return
-		case <-d.failed:
+		case <-rc.failure.failed:
 			return // the device reclaims nothing more
 		}
 	}
 }
 
-// lastReclaim seals the active segment, reclaims what it can, and flushes the
+// last seals the active segment, reclaims what it can, and flushes the
 // index, so that the next Open has nothing to scan.
-func (d *Device) lastReclaim() {
-	d.app.mu.Lock()
-	if s := d.app.active; s != nil {
+func (rc *reclaimer) last() {
+	rc.app.mu.Lock()
+	if s := rc.app.active; s != nil {
 		s.sealed = true
-		d.app.active = nil
+		rc.app.active = nil
 	}
-	d.app.mu.Unlock()
-	if d.Err() != nil || d.reclaimOnce() != nil {
+	rc.app.mu.Unlock()
+	if rc.failure.err() != nil || rc.once() != nil {
 		return
 	}
-	d.flushIndex()
+	rc.index.flush()
 }
 
-// flushIndex flushes the index and waits for it, at most for closeFlush. It stops
-// waiting when the device fails, since pebble would then wait for ever.
-func (d *Device) flushIndex() {
-	flushed, err := d.index.db.AsyncFlush()
-	if err != nil {
-		return
-	}
-	select {
-	case <-flushed:
-	case <-d.failed:
-	case <-d.deps.Clock.After(closeFlush):
-	}
-}
-
-// reclaimOnce reclaims the space of all dead records, marks the segments that
+// once reclaims the space of all dead records, marks the segments that
 // become complete by that, and removes those without live records. Only one call
 // runs at a time.
 //
-// The order carries the crash argument. reclaimOnce chooses the segments to mark
+// The order carries the crash argument. once chooses the segments to mark
 // before it empties the grave. At that time all their operations are in the index,
 // and what they killed is in the grave or already reclaimed. It marks them only
 // after the syncs of the second step, and in order. The unmarked ones are therefore
 // always the last of the log.
-func (d *Device) reclaimOnce() error {
-	if err := d.Err(); err != nil {
+func (rc *reclaimer) once() error {
+	if err := rc.failure.err(); err != nil {
 		return err
 	}
-	ready := d.finishedSegments()
-	d.reclaim.mu.Lock()
-	grave := d.reclaim.grave
-	d.reclaim.grave = nil
-	d.reclaim.mu.Unlock()
-	if err := d.giveBack(grave); err != nil {
+	ready := rc.finishedSegments()
+	rc.mu.Lock()
+	grave := rc.grave
+	rc.grave = nil
+	rc.mu.Unlock()
+	if err := rc.giveBack(grave); err != nil {
 		return err
 	}
-	if err := d.markComplete(ready); err != nil {
+	if err := rc.markComplete(ready); err != nil {
 		return err
 	}
-	d.settle()
-	return d.removeDead()
+	rc.settle()
+	return rc.removeDead()
 }
 
 // finishedSegments returns the sealed segments without running operations, up to
 // the first that has some.
-func (d *Device) finishedSegments() []*segment {
-	all := d.sortedSegments()
-	d.app.mu.Lock()
-	defer d.app.mu.Unlock()
+func (rc *reclaimer) finishedSegments() []*segment {
+	all := rc.segments.sorted()
+	rc.app.mu.Lock()
+	defer rc.app.mu.Unlock()
 	var ready []*segment
 	for _, s := range all {
 		if !s.sealed || s.ops > 0 {
@@ -153,7 +140,7 @@ func (d *Device) finishedSegments() []*segment {
 // lies. So giveBack removes it only after the older one is durably gone. The dead
 // records of one chunk go one after the other, in rounds; each round covers all
 // chunks together.
-func (d *Device) giveBack(grave []dead) error {
+func (rc *reclaimer) giveBack(grave []dead) error {
 	var rounds [][]extent
 	depth := map[moraine.ChunkID]int{}
 	for _, b := range grave {
@@ -165,7 +152,7 @@ func (d *Device) giveBack(grave []dead) error {
 		rounds[n] = append(rounds[n], b.at)
 	}
 	for _, round := range rounds {
-		if err := d.punchAll(round); err != nil {
+		if err := rc.punchAll(round); err != nil {
 			return err
 		}
 	}
@@ -173,22 +160,22 @@ func (d *Device) giveBack(grave []dead) error {
 }
 
 // punchAll punches records, in any order, and makes the result durable.
-func (d *Device) punchAll(records []extent) error {
+func (rc *reclaimer) punchAll(records []extent) error {
 	bySegment := map[*segment][]extent{}
 	for _, at := range records {
-		if s := d.segment(at.segment); s != nil {
+		if s := rc.segments.get(at.segment); s != nil {
 			bySegment[s] = append(bySegment[s], at)
 		}
 	}
 	for s, of := range bySegment {
-		f, ok, err := s.acquire(d.deps.FS)
+		f, ok, err := s.acquire(rc.deps.FS)
 		if err != nil {
-			return d.fail("disk.reclaim", err)
+			return rc.failure.fail("disk.reclaim", err)
 		}
 		if !ok {
 			continue
 		}
-		err = d.punch(s, f, of)
+		err = rc.punch(s, f, of)
 		s.release()
 		if err != nil {
 			return err
@@ -197,31 +184,31 @@ func (d *Device) punchAll(records []extent) error {
 	return nil
 }
 
-func (d *Device) punch(s *segment, f vfs.File, records []extent) error {
+func (rc *reclaimer) punch(s *segment, f vfs.File, records []extent) error {
 	total := int64(0)
 	for _, at := range records {
-		if err := d.punchOne(f, at); err != nil {
-			return d.fail("disk.reclaim", err)
+		if err := rc.punchOne(f, at); err != nil {
+			return rc.failure.fail("disk.reclaim", err)
 		}
 		total += at.size
 	}
-	if err := d.syncSegment(s); err != nil {
+	if err := rc.segments.sync(s); err != nil {
 		return err
 	}
 	s.dead.Add(-total)
-	d.deadBytes.Add(-total)
-	d.deps.Metrics.Reclaimed.Add(float64(total))
+	rc.segments.deadBytes.Add(-total)
+	rc.deps.Metrics.Reclaimed.Add(float64(total))
 	return nil
 }
 
 // punchOne makes a dead record unfindable and returns its space where the file
 // system supports it. Otherwise it only erases the head.
-func (d *Device) punchOne(f vfs.File, at extent) error {
+func (rc *reclaimer) punchOne(f vfs.File, at extent) error {
 	err := f.PunchHole(at.off, at.size)
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
-	zero, err := d.scanBuffer()
+	zero, err := scanBuffer(rc.heads, rc.cfg.Dir)
 	if err != nil {
 		return err
 	}
@@ -234,61 +221,61 @@ func (d *Device) punchOne(f vfs.File, at extent) error {
 
 // markComplete marks segments and cuts off their unused space. It starts a flush of
 // the index in the background, so that a crash leaves little to scan.
-func (d *Device) markComplete(ready []*segment) error {
+func (rc *reclaimer) markComplete(ready []*segment) error {
 	if len(ready) == 0 {
 		return nil
 	}
 	for _, s := range ready {
-		if err := d.trim(s); err != nil {
+		if err := rc.trim(s); err != nil {
 			return err
 		}
-		if err := d.index.setMark(s); err != nil {
-			return d.indexError("disk.reclaim", err)
+		if err := rc.index.setMark(s); err != nil {
+			return rc.index.fail("disk.reclaim", err)
 		}
 		s.complete = true
 	}
 	last := ready[len(ready)-1]
-	if err := d.index.setNext(last.lastSeq+1, last.number+1); err != nil {
-		return d.indexError("disk.reclaim", err)
+	if err := rc.index.setNext(last.lastSeq+1, last.number+1); err != nil {
+		return rc.index.fail("disk.reclaim", err)
 	}
-	flushed, err := d.index.db.AsyncFlush()
+	flushed, err := rc.index.db.AsyncFlush()
 	if err != nil {
-		return d.indexError("disk.reclaim", err)
+		return rc.index.fail("disk.reclaim", err)
 	}
 	// This flush supersedes one that still runs: it comes after it.
-	d.reclaim.flushed, d.reclaim.settling = flushed, append(d.reclaim.settling, ready...)
+	rc.flushed, rc.settling = flushed, append(rc.settling, ready...)
 	return nil
 }
 
 // settle records the segments whose marks have become durable.
-func (d *Device) settle() {
-	if d.reclaim.flushed == nil {
+func (rc *reclaimer) settle() {
+	if rc.flushed == nil {
 		return
 	}
 	select {
-	case <-d.reclaim.flushed:
+	case <-rc.flushed:
 	default:
 		return
 	}
-	for _, s := range d.reclaim.settling {
+	for _, s := range rc.settling {
 		s.settled = true
 	}
-	d.reclaim.flushed, d.reclaim.settling = nil, nil
+	rc.flushed, rc.settling = nil, nil
 }
 
 // trim cuts off the part of a sealed segment that holds no record. This need not be
 // durable.
-func (d *Device) trim(s *segment) error {
+func (rc *reclaimer) trim(s *segment) error {
 	if s.end >= s.size {
 		return nil
 	}
-	f, ok, err := s.acquire(d.deps.FS)
+	f, ok, err := s.acquire(rc.deps.FS)
 	if err != nil || !ok {
 		return err
 	}
 	defer s.release()
 	if err := f.Truncate(s.end); err != nil {
-		return d.fail("disk.trim", err)
+		return rc.failure.fail("disk.trim", err)
 	}
 	s.size = s.end
 	return nil
@@ -298,20 +285,17 @@ func (d *Device) trim(s *segment) error {
 // everything that they killed is reclaimed, and the index has no entry of it, so
 // nothing needs their tombstones. If a crash loses a removal, the segment returns.
 // It then holds only tombstones that have nothing left to do.
-func (d *Device) removeDead() error {
-	for _, s := range d.sortedSegments() {
+func (rc *reclaimer) removeDead() error {
+	for _, s := range rc.segments.sorted() {
 		if !s.settled || s.live.Load() != 0 || s.dead.Load() != 0 {
 			continue
 		}
-		if err := d.index.removeMark(s.number); err != nil {
-			return d.indexError("disk.reclaim", err)
+		if err := rc.index.removeMark(s.number); err != nil {
+			return rc.index.fail("disk.reclaim", err)
 		}
-		d.segMu.Lock()
-		delete(d.segments, s.number)
-		d.segMu.Unlock()
-		s.retire()
-		if err := d.deps.FS.Remove(s.path); err != nil {
-			return d.fail("disk.reclaim", err)
+		rc.segments.remove(s)
+		if err := rc.deps.FS.Remove(s.path); err != nil {
+			return rc.failure.fail("disk.reclaim", err)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -34,6 +35,15 @@ type scanner struct {
 	// strayBlocks counts blocks that belong to no record and are not zeros: torn or
 	// corrupt ones, or the data of a record with a torn or corrupt head.
 	strayBlocks int64
+}
+
+// scanBuffer lends the window of a scan.
+func scanBuffer(heads *bufpool.Pool, dir string) (*bufpool.Buffer, error) {
+	if buf := heads.TryGet(maxWindow); buf != nil {
+		return buf, nil
+	}
+	return nil, &moraine.Error{Op: "disk.scan", Ref: dir, Kind: moraine.Unavailable,
+		Err: errors.New("no buffer to scan with: the buffer pool is too small")}
 }
 
 // newScanner scans f from its second block. window is aligned memory of at least
