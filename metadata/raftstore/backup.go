@@ -43,9 +43,9 @@ type BackupInfo struct {
 // It fails if the node does not run.
 func (s *Store) Snapshot(ctx context.Context) (BackupInfo, io.ReadCloser, error) {
 	const op = "raftstore.Snapshot"
-	r := s.started.Load()
+	r := s.group.started.Load()
 	if r == nil {
-		return BackupInfo{}, nil, s.stopped(op)
+		return BackupInfo{}, nil, s.fatal.stopped(op)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- r.Snapshot().Error() }()

@@ -58,37 +58,45 @@ func (s *silence) tick(contact time.Time, elapsed time.Duration) bool {
 	return true
 }
 
-// watchLeader makes this node campaign when its leader has been silent for Config.HeartbeatTimeout
+// leaderWatch watches the leader of this node, a follower.
+type leaderWatch struct {
+	cfg    *Config
+	deps   *Deps
+	group  *group
+	silent atomic.Bool // this node has long received nothing from its leader; only run sets it
+}
+
+// run makes this node campaign when its leader has been silent for Config.HeartbeatTimeout
 // plus up to half of it, until ctx ends.
-func (s *Store) watchLeader(ctx context.Context) {
-	quiet := silence{timeout: s.cfg.HeartbeatTimeout}
-	every := max(s.cfg.HeartbeatTimeout/silenceTicks, time.Millisecond)
+func (lw *leaderWatch) run(ctx context.Context) {
+	quiet := silence{timeout: lw.cfg.HeartbeatTimeout}
+	every := max(lw.cfg.HeartbeatTimeout/silenceTicks, time.Millisecond)
 	select {
-	case <-s.deps.Clock.After(rand.N(every)): // nodes that started simultaneously check at different times
+	case <-lw.deps.Clock.After(rand.N(every)): // nodes that started simultaneously check at different times
 	case <-ctx.Done():
 		return
 	}
-	ticker := s.deps.Clock.NewTicker(every)
+	ticker := lw.deps.Clock.NewTicker(every)
 	defer ticker.Stop()
-	last := s.deps.Clock.Now()
+	last := lw.deps.Clock.Now()
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		now := s.deps.Clock.Now()
+		now := lw.deps.Clock.Now()
 		elapsed := now.Sub(last)
 		last = now
-		if _, leader := s.raft.LeaderWithID(); leader == "" || s.raft.State() != raft.Follower {
+		if _, leader := lw.group.raft.LeaderWithID(); leader == "" || lw.group.raft.State() != raft.Follower {
 			quiet.patience = 0 // without a known leader raft's own timers apply
-			s.silent.Store(false)
+			lw.silent.Store(false)
 			continue
 		}
-		over := quiet.tick(s.raft.LastContact(), elapsed)
-		s.silent.Store(over || quiet.heard >= s.cfg.HeartbeatTimeout*3/4)
+		over := quiet.tick(lw.group.raft.LastContact(), elapsed)
+		lw.silent.Store(over || quiet.heard >= lw.cfg.HeartbeatTimeout*3/4)
 		if over {
-			s.look()
+			lw.look()
 		}
 	}
 }
@@ -96,13 +104,13 @@ func (s *Store) watchLeader(ctx context.Context) {
 // look makes raft, in a follower, check now whether its leader has been silent for
 // Config.HeartbeatTimeout. By the time raft does so the timeout has its old value again; the
 // silence has lasted longer in any case.
-func (s *Store) look() {
-	s.deps.Metrics.LeaderSilent.Inc()
-	rc := s.raft.ReloadableConfig()
-	for _, timeout := range []time.Duration{s.cfg.HeartbeatTimeout - lookMargin, s.cfg.HeartbeatTimeout} {
+func (lw *leaderWatch) look() {
+	lw.deps.Metrics.LeaderSilent.Inc()
+	rc := lw.group.raft.ReloadableConfig()
+	for _, timeout := range []time.Duration{lw.cfg.HeartbeatTimeout - lookMargin, lw.cfg.HeartbeatTimeout} {
 		rc.HeartbeatTimeout = timeout
-		if err := s.raft.ReloadConfig(rc); err != nil {
-			s.deps.Log.Warn("raft was not told to look at its leader", "err", err)
+		if err := lw.group.raft.ReloadConfig(rc); err != nil {
+			lw.deps.Log.Warn("raft was not told to look at its leader", "err", err)
 		}
 	}
 }

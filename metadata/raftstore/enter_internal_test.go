@@ -21,15 +21,14 @@ import (
 func TestAProposalWithoutAPlaceIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := &Store{inFlight: make(chan struct{}, 1), ending: make(chan struct{}), fatal: newFatal(),
+		p := &proposals{deps: &Deps{Clock: clock.System{}}, inFlight: make(chan struct{}, 1), ending: make(chan struct{}), fatal: newFatal(),
 			entries: limit.Resource{Name: "log entries in flight", Reports: limit.NewReporter(slog.New(slog.NewTextHandler(&log, nil)), nil)}}
-		s.deps.Clock = clock.System{}
-		require.NoError(t, s.enter(t.Context(), "test"))
-		time.AfterFunc(3*entryPatience-time.Second, func() { <-s.inFlight })
-		require.NoError(t, s.enter(context.Background(), "test"))
+		require.NoError(t, p.enter(t.Context(), "test"))
+		time.AfterFunc(3*entryPatience-time.Second, func() { <-p.inFlight })
+		require.NoError(t, p.enter(context.Background(), "test"))
 		require.Equal(t, 2, strings.Count(log.String(), `msg="resource wait exceeded" resource="log entries in flight"`), log.String())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.Equal(t, moraine.Timeout, moraine.KindOf(s.enter(ctx, "test")))
+		require.Equal(t, moraine.Timeout, moraine.KindOf(p.enter(ctx, "test")))
 	})
 }

@@ -21,7 +21,7 @@ const SilenceTicks = silenceTicks
 // TransferTo makes node the leader.
 func (s *Store) TransferTo(node string) error {
 	p, _ := s.cfg.peer(node)
-	return s.raft.LeadershipTransferToServer(raft.ServerID(node), raft.ServerAddress(p.Address)).Error()
+	return s.group.raft.LeadershipTransferToServer(raft.ServerID(node), raft.ServerAddress(p.Address)).Error()
 }
 
 // CountEveryAck is the mutant of the read rule: any acknowledgement received in this term confirms.
@@ -36,10 +36,10 @@ func (s *Store) CountEveryAck() {
 }
 
 // TakeSnapshot takes one now.
-func (s *Store) TakeSnapshot() error { return s.raft.Snapshot().Error() }
+func (s *Store) TakeSnapshot() error { return s.group.raft.Snapshot().Error() }
 
 // CheckSpace looks at the free space now.
-func (s *Store) CheckSpace() { s.checkSpace() }
+func (s *Store) CheckSpace() { s.disk.checkSpace() }
 
 var (
 	EncodeMeta    = encodeMeta

@@ -1,13 +1,17 @@
 package raftstore
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/morainefs/moraine"
 )
 
 // fatal keeps the first error that ends a node.
 type fatal struct {
+	node  string // for the errors of stopped
 	once  sync.Once
 	cause error
 	ended chan struct{} // closed once cause is set
@@ -51,4 +55,13 @@ func (f *fatal) err() error {
 	default:
 		return nil
 	}
+}
+
+// stopped is the error for calls to a node that does not run.
+func (f *fatal) stopped(op string) error {
+	err := f.err()
+	if err == nil {
+		err = errors.New("the node is not running")
+	}
+	return &moraine.Error{Op: op, Ref: f.node, Kind: moraine.Unavailable, Err: err}
 }

@@ -3,8 +3,6 @@ package raftstore
 import (
 	"fmt"
 	"io"
-	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -12,8 +10,11 @@ import (
 // machine applies raft's log to the FSM: it is raft's view of the state. Raft's single goroutine
 // for the state calls all methods except wait and index.
 type machine struct {
-	store *Store
-	fsm   FSM
+	deps      *Deps
+	fatal     *fatal
+	state     *stateDB
+	snapshots *snapshotStore
+	fsm       FSM
 	// last is the index that the state has reached.
 	last *watermark
 	took latencies // durations of ApplyBatch
@@ -27,18 +28,17 @@ func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0
 // ApplyBatch implements raft.BatchingFSM: it makes one commit for all entries together with the
 // last index. It skips entries at or below the applied index, which a restart delivers again.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
-	s := m.store
-	start := s.deps.Clock.Now()
+	start := m.deps.Clock.Now()
 	results := make([]any, len(logs))
 	reached := m.last.value()
 	last := logs[len(logs)-1].Index
 	if last <= reached {
 		return results
 	}
-	if s.fatal.err() != nil {
+	if m.fatal.err() != nil {
 		return results // nothing more is applied, and Propose does not use these results
 	}
-	kv := s.state.newApplyKV()
+	kv := m.state.newApplyKV()
 	applied := 0
 	for i, l := range logs {
 		if l.Index <= reached || l.Type != raft.LogCommand {
@@ -46,22 +46,22 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 		result, err := m.fsm.ApplyEntry(kv, l.Index, l.Data)
 		if err != nil {
-			s.fatal.set(fmt.Errorf("apply entry %d: %w", l.Index, err))
+			m.fatal.set(fmt.Errorf("apply entry %d: %w", l.Index, err))
 			return results
 		}
 		results[i] = result
 		applied++
 	}
-	if err := s.state.commit(kv, last); err != nil {
-		s.fatal.set(fmt.Errorf("commit the state at entry %d: %w", last, err))
+	if err := m.state.commit(kv, last); err != nil {
+		m.fatal.set(fmt.Errorf("commit the state at entry %d: %w", last, err))
 		return results
 	}
 	m.last.raise(last)
-	metrics := s.deps.Metrics
+	metrics := m.deps.Metrics
 	metrics.Applied.Set(float64(last))
 	metrics.Entries.Add(float64(applied))
 	metrics.ApplyBatch.Observe(float64(applied))
-	took := s.deps.Clock.Since(start)
+	took := m.deps.Clock.Since(start)
 	metrics.ApplySeconds.Observe(took.Seconds())
 	m.took.observe(took)
 	return results
@@ -72,21 +72,20 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 // ones, and records its index. After a restore the node skips later entries that the log delivers
 // again.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
-	s := m.store
-	if err := s.fatal.err(); err != nil {
+	if err := m.fatal.err(); err != nil {
 		return nil, err
 	}
-	if err := s.state.spill(); err != nil {
-		s.fatal.set(fmt.Errorf("write out the state for a snapshot: %w", err))
+	if err := m.state.spill(); err != nil {
+		m.fatal.set(fmt.Errorf("write out the state for a snapshot: %w", err))
 		return nil, err
 	}
-	return statePicture{s}, nil
+	return statePicture{}, nil
 }
 
-type statePicture struct{ store *Store }
+type statePicture struct{}
 
 // Persist implements raft.FSMSnapshot.
-func (p statePicture) Persist(sink raft.SnapshotSink) error {
+func (statePicture) Persist(sink raft.SnapshotSink) error {
 	own, ok := sink.(*checkpointSink)
 	if !ok {
 		return fmt.Errorf("raftstore: snapshot sink of type %T", sink)
@@ -110,46 +109,5 @@ func (m *machine) Restore(source io.ReadCloser) error {
 	if !ok {
 		return fmt.Errorf("raftstore: snapshot source of type %T", from)
 	}
-	return m.store.restore(own.snap)
-}
-
-// watermark is a number that grows, with waiters for a value.
-type watermark struct {
-	now atomic.Uint64
-	mu  sync.Mutex
-	// risen is closed when now grows; nil while nobody waits.
-	risen chan struct{}
-}
-
-func (w *watermark) value() uint64 { return w.now.Load() }
-
-// raise sets the number to v if that is higher.
-func (w *watermark) raise(v uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if v <= w.now.Load() {
-		return
-	}
-	w.now.Store(v)
-	if w.risen != nil {
-		close(w.risen)
-		w.risen = nil
-	}
-}
-
-// reached returns a channel that is closed once the number may have reached v (check again then);
-// nil if it has.
-func (w *watermark) reached(v uint64) <-chan struct{} {
-	if w.now.Load() >= v {
-		return nil
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.now.Load() >= v {
-		return nil
-	}
-	if w.risen == nil {
-		w.risen = make(chan struct{})
-	}
-	return w.risen
+	return m.restore(own.snap)
 }

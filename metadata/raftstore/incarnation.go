@@ -2,6 +2,8 @@ package raftstore
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -16,33 +18,45 @@ import (
 // killed node the state may be far behind its log, or missing; then the log has it. A node must
 // know its incarnation before its first message.
 
-// Incarnation returns the incarnation of this node's directory, as far as known; it may be called
-// before Run. The number is 0 for a node without a state.
-func (s *Store) Incarnation() moraine.MarkedIncarnation {
-	if i := s.incarnation.Load(); i != nil {
+// incarnations is what this node knows of the incarnations of the metadata.
+type incarnations struct {
+	cfg   *Config
+	deps  *Deps
+	fatal *fatal
+
+	known atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
+	// hadEntries: the log had entries when the node started. Set before the node accepts
+	// connections.
+	hadEntries bool
+	mu         sync.Mutex // held during a change of IDENTITY by giveUp
+}
+
+// current is Store.Incarnation.
+func (ic *incarnations) current() moraine.MarkedIncarnation {
+	if i := ic.known.Load(); i != nil {
 		return *i
 	}
-	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
+	id, err := readIdentity(ic.deps.FS, ic.cfg.Dir)
 	if err != nil {
 		return moraine.MarkedIncarnation{} // Run returns the reason
 	}
 	return id.incarnation
 }
 
-// SawIncarnation records the incarnation of the state if IDENTITY has none.
-func (s *Store) SawIncarnation(number moraine.Incarnation) {
-	if now := s.Incarnation(); number > now.Number {
-		s.incarnation.Store(&moraine.MarkedIncarnation{Number: number})
+// saw is Store.SawIncarnation.
+func (ic *incarnations) saw(number moraine.Incarnation) {
+	if now := ic.current(); number > now.Number {
+		ic.known.Store(&moraine.MarkedIncarnation{Number: number})
 	}
 }
 
-// learnIncarnation is called once the state is open.
-func (s *Store) learnIncarnation(id identity) error {
+// learn is called once the state is open.
+func (ic *incarnations) learn(id identity, state *stateDB, log *raftLog) error {
 	known, reached := id.incarnation, uint64(0)
-	if s.deps.Incarnation != nil {
-		err := s.state.read(func(r viewReader, applied uint64) error {
+	if ic.deps.Incarnation != nil {
+		err := state.read(func(r viewReader, applied uint64) error {
 			reached = applied
-			number, err := s.deps.Incarnation(r)
+			number, err := ic.deps.Incarnation(r)
 			if number > known.Number {
 				known = moraine.MarkedIncarnation{Number: number}
 			}
@@ -52,63 +66,75 @@ func (s *Store) learnIncarnation(id identity) error {
 			return fmt.Errorf("read the incarnation of the state: %w", err)
 		}
 	}
-	number, err := s.incarnationOfLog(reached, known.Number)
+	number, err := ic.ofLog(log, reached, known.Number)
 	if err != nil {
 		return err
 	}
 	if number > known.Number { // not the one that IDENTITY marks
 		known = moraine.MarkedIncarnation{Number: number}
 	}
-	s.incarnation.Store(&known)
+	ic.known.Store(&known)
 	return nil
 }
 
-// incarnationOfLog returns the incarnation after the log's entries after reached, starting from
+// ofLog returns the incarnation after the log's entries after reached, starting from
 // number. It does not matter whether they are committed: a node with an entry of an incarnation
 // belongs to it, and nodes of a newer one will report that. This also covers a forced quorum that
 // stopped before it wrote IDENTITY.
-func (s *Store) incarnationOfLog(reached uint64, number moraine.Incarnation) (moraine.Incarnation, error) {
-	first, err := s.log.FirstIndex()
+func (ic *incarnations) ofLog(log *raftLog, reached uint64, number moraine.Incarnation) (moraine.Incarnation, error) {
+	first, err := log.FirstIndex()
 	if err != nil {
 		return 0, err
 	}
-	last, err := s.log.LastIndex()
+	last, err := log.LastIndex()
 	if err != nil {
 		return 0, err
 	}
-	s.hadEntries = last > 0
-	if s.deps.IncarnationAfter == nil || first == 0 {
+	ic.hadEntries = last > 0
+	if ic.deps.IncarnationAfter == nil || first == 0 {
 		return number, nil
 	}
 	for i := max(first, reached+1); i <= last; i++ {
 		var entry raft.Log
-		if err := s.log.GetLog(i, &entry); err != nil {
+		if err := log.GetLog(i, &entry); err != nil {
 			return 0, fmt.Errorf("entry %d: %w", i, err)
 		}
 		if entry.Type == raft.LogCommand {
-			number = s.deps.IncarnationAfter(entry.Data, number)
+			number = ic.deps.IncarnationAfter(entry.Data, number)
 		}
 	}
 	return number, nil
 }
 
+// giveUp is Store.GiveUp.
+func (ic *incarnations) giveUp(newer moraine.MarkedIncarnation, who string) error {
+	ic.mu.Lock()
+	defer ic.mu.Unlock()
+	id, err := readIdentity(ic.deps.FS, ic.cfg.Dir)
+	if err == nil && id.outlivedBy < newer.Number {
+		id.outlivedBy = newer.Number
+		err = replaceFile(ic.deps.FS, ic.cfg.Dir, identityFile, id.encode())
+	}
+	if err != nil { // it will be reported again
+		ic.deps.Log.Error("could not note that this directory was given up", "err", err)
+	}
+	gone := outlived(ic.cfg.Node, ic.current().Number, newer.Number, who)
+	ic.fatal.set(gone)
+	return gone
+}
+
+// Incarnation returns the incarnation of this node's directory, as far as known; it may be called
+// before Run. The number is 0 for a node without a state.
+func (s *Store) Incarnation() moraine.MarkedIncarnation { return s.incarnation.current() }
+
+// SawIncarnation records the incarnation of the state if IDENTITY has none.
+func (s *Store) SawIncarnation(number moraine.Incarnation) { s.incarnation.saw(number) }
+
 // GiveUp ends a node that received a newer incarnation which outlives its own, and marks its
 // directory so that it is refused from then on. who reported the incarnation. The error, which Run
 // returns too, says what to do.
 func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
-	s.givingUp.Lock()
-	defer s.givingUp.Unlock()
-	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
-	if err == nil && id.outlivedBy < newer.Number {
-		id.outlivedBy = newer.Number
-		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
-	}
-	if err != nil { // it will be reported again
-		s.deps.Log.Error("could not note that this directory was given up", "err", err)
-	}
-	gone := outlived(s.cfg.Node, s.Incarnation().Number, newer.Number, who)
-	s.fatal.set(gone)
-	return gone
+	return s.incarnation.giveUp(newer, who)
 }
 
 // outlived says what to do with an outlived directory.

@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -33,41 +34,57 @@ func (e *NotLeader) Error() string {
 	return "node " + e.Leader + " leads"
 }
 
-// notLeader returns the error that redirects a caller. If this node leads but has not passed its
-// barrier, the error names nobody, so that the caller retries.
-func (s *Store) notLeader(op string) error {
-	id, _ := s.Leader()
-	hint := &NotLeader{}
-	if id != s.cfg.Node {
-		if p, ok := s.member(id); ok {
-			hint = &NotLeader{Leader: id, Addresses: p.Client}
-		}
-	}
-	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.NotLeader, Err: hint}
-}
-
 // Leader returns the ID of the leader as far as this node knows, "" if unknown, and whether it is
 // this node and serves. Only ReadBarrier shows whether it still leads.
-func (s *Store) Leader() (id string, isLeader bool) {
-	select {
-	case <-s.ready:
-	default:
-		return "", false
-	}
-	_, leader := s.raft.LeaderWithID()
-	return string(leader), s.lead.Load() != nil
-}
-
-// leaderAddress returns the leader's address as far as this node knows.
-func (s *Store) leaderAddress() raft.ServerAddress {
-	address, _ := s.raft.LeaderWithID()
-	return address
-}
+func (s *Store) Leader() (id string, isLeader bool) { return s.tracker.leader() }
 
 // LeadershipChanges returns a channel, always the same, that sends true when this node begins to
 // serve as leader, with a complete state, and false when it has stopped. The values alternate,
 // beginning with true. A slow receiver misses whole terms, but never the false between two of them.
-func (s *Store) LeadershipChanges() <-chan bool { return s.changes }
+func (s *Store) LeadershipChanges() <-chan bool { return s.tracker.changes }
+
+// leadTracker follows the leadership of this node.
+type leadTracker struct {
+	cfg      *Config
+	deps     *Deps
+	group    *group
+	reached  *watermark    // the index that the state has reached
+	ready    chan struct{} // Store.ready
+	inFlight chan struct{} // the places of proposals, of which a barrier takes one
+
+	lead    atomic.Pointer[leadership] // nil while this node does not serve as leader; only run sets it
+	notify  chan bool                  // from raft
+	changes chan bool                  // see Store.LeadershipChanges
+}
+
+// notLeader returns the error that redirects a caller. If this node leads but has not passed its
+// barrier, the error names nobody, so that the caller retries.
+func (lt *leadTracker) notLeader(op string) error {
+	id, _ := lt.leader()
+	hint := &NotLeader{}
+	if id != lt.cfg.Node {
+		if p, ok := lt.group.member(id); ok {
+			hint = &NotLeader{Leader: id, Addresses: p.Client}
+		}
+	}
+	return &moraine.Error{Op: op, Ref: lt.cfg.Node, Kind: moraine.NotLeader, Err: hint}
+}
+
+// leader is Store.Leader.
+func (lt *leadTracker) leader() (id string, isLeader bool) {
+	select {
+	case <-lt.ready:
+	default:
+		return "", false
+	}
+	_, leader := lt.group.raft.LeaderWithID()
+	return string(leader), lt.lead.Load() != nil
+}
+
+// leads reports whether this node leads now, in lead's term.
+func (lt *leadTracker) leads(lead *leadership) bool {
+	return lt.group.raft.State() == raft.Leader && lt.group.raft.CurrentTerm() == lead.term
+}
 
 // barrier is the outcome of a term's barrier.
 type barrier struct {
@@ -77,32 +94,32 @@ type barrier struct {
 	err    error
 }
 
-// watchLeadership follows raft's leadership until ctx ends.
-func (s *Store) watchLeadership(ctx context.Context) {
+// run follows raft's leadership until ctx ends.
+func (lt *leadTracker) run(ctx context.Context) {
 	done := make(chan barrier)
 	number := 0
 	var news announcements
-	defer s.endLead()
+	defer lt.end()
 	for {
-		out, next := news.next(s.changes)
+		out, next := news.next(lt.changes)
 		select {
-		case leads := <-s.notify:
+		case leads := <-lt.notify:
 			number++
 			if !leads {
-				s.endLead()
+				lt.end()
 				news.add(false)
 				continue
 			}
-			go s.runBarrier(ctx, number, done)
+			go lt.runBarrier(ctx, number, done)
 		case b := <-done:
 			if b.number != number || b.err != nil {
 				continue // over already, or never served: false follows
 			}
-			s.machine.last.raise(b.index)
-			s.lead.Store(b.lead)
-			s.deps.Metrics.Leader.Set(1)
-			s.deps.Metrics.LeaderChanges.Inc()
-			s.deps.Log.Info("leading", "term", b.lead.term, "index", b.index)
+			lt.reached.raise(b.index)
+			lt.lead.Store(b.lead)
+			lt.deps.Metrics.Leader.Set(1)
+			lt.deps.Metrics.LeaderChanges.Inc()
+			lt.deps.Log.Info("leading", "term", b.lead.term, "index", b.index)
 			news.add(true)
 		case out <- next:
 			news.sent()
@@ -117,32 +134,32 @@ func (s *Store) watchLeadership(ctx context.Context) {
 // on the state's index and the commit index count the same entries.
 //
 // It takes a place among the proposals in flight, for which Run waits.
-func (s *Store) runBarrier(ctx context.Context, number int, done chan<- barrier) {
+func (lt *leadTracker) runBarrier(ctx context.Context, number int, done chan<- barrier) {
 	select {
-	case s.inFlight <- struct{}{}:
+	case lt.inFlight <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
-	b := barrier{number: number, lead: &leadership{term: s.raft.CurrentTerm(), lost: make(chan struct{})}}
-	voters := s.voters()
-	b.lead.alone = len(voters) == 1 && voters[0] == raft.ServerID(s.cfg.Node)
-	f := s.raft.Barrier(0)
+	b := barrier{number: number, lead: &leadership{term: lt.group.raft.CurrentTerm(), lost: make(chan struct{})}}
+	voters := lt.group.voters()
+	b.lead.alone = len(voters) == 1 && voters[0] == raft.ServerID(lt.cfg.Node)
+	f := lt.group.raft.Barrier(0)
 	if b.err = f.Error(); b.err == nil {
 		b.index = f.(raft.IndexFuture).Index()
 	}
-	<-s.inFlight
+	<-lt.inFlight
 	select {
 	case done <- b:
 	case <-ctx.Done():
 	}
 }
 
-// endLead ends the leadership, if any.
-func (s *Store) endLead() {
-	if lead := s.lead.Swap(nil); lead != nil {
+// end ends the leadership, if any.
+func (lt *leadTracker) end() {
+	if lead := lt.lead.Swap(nil); lead != nil {
 		close(lead.lost)
-		s.deps.Metrics.Leader.Set(0)
-		s.deps.Log.Info("no longer leading", "term", lead.term)
+		lt.deps.Metrics.Leader.Set(0)
+		lt.deps.Log.Info("no longer leading", "term", lead.term)
 	}
 }
 

@@ -3,7 +3,6 @@ package raftstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"time"
@@ -99,7 +98,7 @@ func (s *Store) Enter() error {
 // this node knows. For a node that has entered it is true until Run has opened the log, because the
 // content is not known yet. A node that has not entered has never taken part, and has nothing.
 func (s *Store) Begun() bool {
-	if r := s.started.Load(); r != nil {
+	if r := s.group.started.Load(); r != nil {
 		return r.LastIndex() > 1
 	}
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
@@ -114,78 +113,25 @@ const memberTimeout = 5 * time.Second
 // as a voter. A voter stays one. The change is committed when it returns nil. NotLeader means that
 // nothing changed; after other errors the result is unknown, and the call may be repeated.
 func (s *Store) AddMember(ctx context.Context, id, address string, voter bool) error {
-	return s.reconfigure(ctx, "raftstore.AddMember", func() raft.Future {
+	return s.proposals.reconfigure(ctx, "raftstore.AddMember", func() raft.Future {
 		if voter {
-			return s.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
+			return s.group.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
 		}
-		return s.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
+		return s.group.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), 0, memberTimeout)
 	})
 }
 
 // RemoveMember removes id from the group, with the errors of AddMember. The caller must consider
 // the majority. It succeeds if id is no member.
 func (s *Store) RemoveMember(ctx context.Context, id string) error {
-	return s.reconfigure(ctx, "raftstore.RemoveMember", func() raft.Future {
-		return s.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
+	return s.proposals.reconfigure(ctx, "raftstore.RemoveMember", func() raft.Future {
+		return s.group.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
 	})
 }
 
 // Transfer transfers the leadership to the voter id.
 func (s *Store) Transfer(ctx context.Context, id string) error {
-	return s.reconfigure(ctx, "raftstore.Transfer", func() raft.Future {
-		return s.raft.LeadershipTransferToServer(raft.ServerID(id), s.address(raft.ServerID(id)))
+	return s.proposals.reconfigure(ctx, "raftstore.Transfer", func() raft.Future {
+		return s.group.raft.LeadershipTransferToServer(raft.ServerID(id), s.group.address(raft.ServerID(id)))
 	})
-}
-
-// reconfigure waits for the future of begin, as Propose waits for a proposal.
-func (s *Store) reconfigure(ctx context.Context, op string, begin func() raft.Future) error {
-	if s.lead.Load() == nil {
-		return s.notLeader(op)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- begin().Error() }() // it ends with its commit, this leadership, or raft
-	select {
-	case err := <-ended:
-		return s.proposeError(op, err)
-	case <-s.fatal.ended:
-		return s.stopped(op)
-	case <-ctx.Done():
-		return contextError(op, ctx)
-	}
-}
-
-// configuration returns the latest configuration and whether it is known to be committed; nil
-// before raft was started.
-func (s *Store) configuration() (servers []raft.Server, committed bool) {
-	r := s.started.Load()
-	if r == nil {
-		return nil, false
-	}
-	f := r.GetConfiguration() // answered without a wait
-	if f.Error() != nil {
-		return nil, false
-	}
-	return f.Configuration().Servers, f.Index() <= r.CommitIndex()
-}
-
-// member returns the addresses of a node of the group: from Config, otherwise from the log.
-func (s *Store) member(id string) (Peer, bool) {
-	if p, ok := s.cfg.peer(id); ok {
-		return p, true
-	}
-	servers, _ := s.configuration()
-	for _, srv := range servers {
-		if string(srv.ID) == id {
-			return Peer{ID: id, Address: string(srv.Address), Client: []string{string(srv.Address)}}, true
-		}
-	}
-	return Peer{}, false
-}
-
-// serverAddr returns members' addresses from Config, whatever the log has.
-func (s *Store) serverAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	if p, ok := s.member(string(id)); ok {
-		return raft.ServerAddress(p.Address), nil
-	}
-	return "", fmt.Errorf("%s is no member", id)
 }

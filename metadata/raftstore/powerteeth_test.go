@@ -21,7 +21,7 @@ import (
 // TestEverySyncMatters.
 var syncs = map[string]string{
 	"sync /node/IDENTITY.new by form":                                                    "",
-	"sync /node/PROBE by Store.probeDisk":                                                "nothing reads it: the sync is there to take its time before raft may start",
+	"sync /node/PROBE by probeDisk":                                                      "nothing reads it: the sync is there to take its time before raft may start",
 	"sync /node/log/META.new by metaStore.commit":                                        "",
 	"sync /node/log/N-N.wal by repairTail":                                               "",
 	"sync /node/log/N-N.wal by walFile.Sync":                                             "",
@@ -62,7 +62,7 @@ var syncs = map[string]string{
 		"a last sync of pebble keeps them before",
 	"syncdir /node/snapshots/tmp-N/db by pebble":               "",
 	"syncdir /node/snapshots/tmp-N/db by streamReader.extract": "",
-	"syncdir /node/state by Store.restore":                     "",
+	"syncdir /node/state by machine.restore":                   "",
 	"syncdir /node/state by pebble":                            "",
 	"syncdir /node/state by stateDB.exchange":                  "pebble syncs the same directory when stateDB.openDB opens the new database, next, and the old one is removed after that",
 	"syncdir /node/state by stateDB.open": "a first database without its CURRENT is removed, and made again from the snapshot and the log, " +

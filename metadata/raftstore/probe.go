@@ -14,15 +14,15 @@ const probeStalls = 10
 // probeDisk writes and syncs a small file before raft starts, so that a node whose disk hung does
 // not come back as a leader. A write that hangs for good cannot be canceled; it ends with the
 // process.
-func (s *Store) probeDisk() error {
+func probeDisk(cfg *Config, deps *Deps) error {
 	done := make(chan error, 1)
-	go func() { done <- writeSynced(s.deps.FS, filepath.Join(s.cfg.Dir, probeFile), []byte(s.cfg.Node)) }()
-	patience := probeStalls * s.cfg.LogStall
+	go func() { done <- writeSynced(deps.FS, filepath.Join(cfg.Dir, probeFile), []byte(cfg.Node)) }()
+	patience := probeStalls * cfg.LogStall
 	select {
 	case err := <-done:
 		return err
-	case <-s.deps.Clock.After(patience):
-		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.IOError,
+	case <-deps.Clock.After(patience):
+		return &moraine.Error{Op: "raftstore.Open", Ref: cfg.Dir, Kind: moraine.IOError,
 			Err: fmt.Errorf("a write of a few bytes was not synced within %v: the disk hangs; replace it if it goes on", patience)}
 	}
 }

@@ -78,26 +78,42 @@ func (q *readQueue) take() *readRound {
 // returned before ReadBarrier was called, on any node. If the node does not lead, or has lost its
 // majority, it fails with NotLeader or with ctx. It may be called concurrently; concurrent calls
 // share rounds.
-func (s *Store) ReadBarrier(ctx context.Context) error {
-	start := s.deps.Clock.Now()
-	lead := s.lead.Load()
+func (s *Store) ReadBarrier(ctx context.Context) error { return s.reads.barrier(ctx) }
+
+// readConfirmer confirms that this node still leads, for reads.
+type readConfirmer struct {
+	cfg       *Config
+	deps      *Deps
+	fatal     *fatal
+	group     *group
+	tracker   *leadTracker
+	reached   *watermark // the index that the state has reached
+	transport *transport // set before run
+
+	queue *readQueue // has its own lock
+}
+
+// barrier is Store.ReadBarrier.
+func (rc *readConfirmer) barrier(ctx context.Context) error {
+	start := rc.deps.Clock.Now()
+	lead := rc.tracker.lead.Load()
 	if lead == nil {
-		return s.notLeader("raftstore.ReadBarrier")
+		return rc.tracker.notLeader("raftstore.ReadBarrier")
 	}
-	index, err := s.confirm(ctx, lead)
+	index, err := rc.confirm(ctx, lead)
 	if err != nil {
 		return err
 	}
 	for {
-		risen := s.machine.last.reached(index)
+		risen := rc.reached.reached(index)
 		if risen == nil {
-			s.deps.Metrics.BarrierSeconds.Observe(s.deps.Clock.Since(start).Seconds())
+			rc.deps.Metrics.BarrierSeconds.Observe(rc.deps.Clock.Since(start).Seconds())
 			return nil
 		}
 		select {
 		case <-risen:
-		case <-s.fatal.ended:
-			return s.stopped("raftstore.ReadBarrier")
+		case <-rc.fatal.ended:
+			return rc.fatal.stopped("raftstore.ReadBarrier")
 		case <-ctx.Done():
 			return contextError("raftstore.ReadBarrier", ctx)
 		}
@@ -105,47 +121,47 @@ func (s *Store) ReadBarrier(ctx context.Context) error {
 }
 
 // confirm returns an index that covers every write acknowledged before the call.
-func (s *Store) confirm(ctx context.Context, lead *leadership) (uint64, error) {
-	if lead.alone && len(s.voters()) == 1 {
+func (rc *readConfirmer) confirm(ctx context.Context, lead *leadership) (uint64, error) {
+	if lead.alone && len(rc.group.voters()) == 1 {
 		// Without other voters no other node can have been elected.
-		index := s.raft.CommitIndex()
-		if !s.leads(lead) {
-			return 0, s.notLeader("raftstore.ReadBarrier")
+		index := rc.group.raft.CommitIndex()
+		if !rc.tracker.leads(lead) {
+			return 0, rc.tracker.notLeader("raftstore.ReadBarrier")
 		}
 		return index, nil
 	}
-	round := s.reads.join()
+	round := rc.queue.join()
 	select {
 	case <-round.done:
 		return round.index, round.err
-	case <-s.fatal.ended:
-		return 0, s.stopped("raftstore.ReadBarrier")
+	case <-rc.fatal.ended:
+		return 0, rc.fatal.stopped("raftstore.ReadBarrier")
 	case <-ctx.Done():
 		return 0, contextError("raftstore.ReadBarrier", ctx)
 	}
 }
 
-// runReads runs rounds, one after the other, until ctx ends.
-func (s *Store) runReads(ctx context.Context) {
-	senders := newSenders(s)
+// run runs rounds, one after the other, until ctx ends.
+func (rc *readConfirmer) run(ctx context.Context) {
+	senders := newSenders(rc)
 	defer senders.wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
 		select {
-		case <-s.reads.wake:
+		case <-rc.queue.wake:
 		case <-ctx.Done():
-			if round := s.reads.take(); round != nil {
-				round.err = s.stopped("raftstore.ReadBarrier")
+			if round := rc.queue.take(); round != nil {
+				round.err = rc.fatal.stopped("raftstore.ReadBarrier")
 				close(round.done)
 			}
 			return
 		}
 		runtime.Gosched() // let reads that are about to join do so now instead of waiting for another round
-		if round := s.reads.take(); round != nil {
-			s.deps.Metrics.ReadRounds.Inc()
-			s.deps.Metrics.ReadsShared.Observe(float64(round.reads))
-			round.index, round.err = s.runRound(ctx, senders)
+		if round := rc.queue.take(); round != nil {
+			rc.deps.Metrics.ReadRounds.Inc()
+			rc.deps.Metrics.ReadsShared.Observe(float64(round.reads))
+			round.index, round.err = rc.round(ctx, senders)
 			close(round.done)
 		}
 	}
@@ -154,132 +170,34 @@ func (s *Store) runReads(ctx context.Context) {
 // longRound is how long a round waits for the peers that it asked first.
 const longRound = 5 * time.Millisecond
 
-func (s *Store) runRound(ctx context.Context, senders *senders) (uint64, error) {
-	lead := s.lead.Load()
+func (rc *readConfirmer) round(ctx context.Context, senders *senders) (uint64, error) {
+	lead := rc.tracker.lead.Load()
 	if lead == nil {
-		return 0, s.notLeader("raftstore.ReadBarrier")
+		return 0, rc.tracker.notLeader("raftstore.ReadBarrier")
 	}
-	self := raft.ServerID(s.cfg.Node)
-	voters := s.voters()
-	index := s.raft.CommitIndex()
-	tick := s.transport.acks.draw()
-	peers := s.transport.acks.newestFirst(voters, self)
+	self := raft.ServerID(rc.cfg.Node)
+	voters := rc.group.voters()
+	index := rc.group.raft.CommitIndex()
+	tick := rc.transport.acks.draw()
+	peers := rc.transport.acks.newestFirst(voters, self)
 	enough := min(len(voters)/2, len(peers))
 	senders.send(ctx, lead, peers[:enough], tick)
-	long := s.deps.Clock.After(longRound)
-	for !s.transport.acks.quorum(voters, self, lead.term, tick) {
+	long := rc.deps.Clock.After(longRound)
+	for !rc.transport.acks.quorum(voters, self, lead.term, tick) {
 		select {
-		case <-s.transport.acks.changed:
+		case <-rc.transport.acks.changed:
 		case <-long:
 			senders.send(ctx, lead, peers[enough:], tick)
 		case <-lead.lost:
-			return 0, s.notLeader("raftstore.ReadBarrier")
+			return 0, rc.tracker.notLeader("raftstore.ReadBarrier")
 		case <-ctx.Done():
-			return 0, s.stopped("raftstore.ReadBarrier")
+			return 0, rc.fatal.stopped("raftstore.ReadBarrier")
 		}
 	}
-	if !s.leads(lead) {
-		return 0, s.notLeader("raftstore.ReadBarrier")
+	if !rc.tracker.leads(lead) {
+		return 0, rc.tracker.notLeader("raftstore.ReadBarrier")
 	}
 	return index, nil
-}
-
-// leads reports whether this node leads now, in lead's term.
-func (s *Store) leads(lead *leadership) bool {
-	return s.raft.State() == raft.Leader && s.raft.CurrentTerm() == lead.term
-}
-
-// voters returns the voters of the latest configuration.
-func (s *Store) voters() []raft.ServerID {
-	servers, _ := s.configuration()
-	var out []raft.ServerID
-	for _, srv := range servers {
-		if srv.Suffrage == raft.Voter {
-			out = append(out, srv.ID)
-		}
-	}
-	return out
-}
-
-// senders are the goroutines that send a round's messages, one per peer, so that a peer without an
-// answer delays no other. They end with the leadership.
-type senders struct {
-	store *Store
-	lead  *leadership // the leadership of peers
-	peers map[raft.ServerID]chan roundMessage
-	wg    sync.WaitGroup
-}
-
-type roundMessage struct {
-	lead *leadership
-	tick uint64
-}
-
-func newSenders(s *Store) *senders {
-	return &senders{store: s, peers: map[raft.ServerID]chan roundMessage{}}
-}
-
-// send asks each peer's sender to send for the round. A sender that is busy with an earlier round
-// takes the newest when it is free.
-func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.ServerID, tick uint64) {
-	if p.lead != lead {
-		p.lead = lead
-		clear(p.peers)
-	}
-	for _, id := range peers {
-		ch := p.peers[id]
-		if ch == nil {
-			ch = make(chan roundMessage, 1)
-			p.peers[id] = ch
-			p.wg.Go(func() { p.run(ctx, id, lead, ch) })
-		}
-		select {
-		case <-ch: // an older round that was not started
-		default:
-		}
-		ch <- roundMessage{lead: lead, tick: tick}
-	}
-}
-
-func (p *senders) wait() { p.wg.Wait() }
-
-// resend is how long a sender waits after a failure; raft's own heartbeats are sent in between.
-const resend = 20 * time.Millisecond
-
-func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, ch <-chan roundMessage) {
-	t := p.store.transport
-	header := raft.RPCHeader{
-		ProtocolVersion: raft.ProtocolVersionMax,
-		ID:              []byte(p.store.cfg.Node),
-		Addr:            t.EncodePeer(raft.ServerID(p.store.cfg.Node), t.local),
-	}
-	for {
-		var m roundMessage
-		select {
-		case m = <-ch:
-		case <-lead.lost:
-			return
-		case <-ctx.Done():
-			return
-		}
-		for len(ch) == 0 && ctx.Err() == nil && p.store.leads(m.lead) && !t.acks.confirmed(id, m.lead.term, m.tick) {
-			req := raft.AppendEntriesRequest{RPCHeader: header, Term: m.lead.term, Leader: header.Addr}
-			err := t.AppendEntries(id, p.store.address(id), &req, &raft.AppendEntriesResponse{})
-			if err == nil {
-				break // acknowledged, or of a later term, which raft's heartbeat will find out
-			}
-			select {
-			case <-p.store.deps.Clock.After(resend):
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-// address returns the address of id; the transport asks the address book first.
-func (s *Store) address(id raft.ServerID) raft.ServerAddress {
-	p, _ := s.member(string(id))
-	return raft.ServerAddress(p.Address)
 }
 
 // contextError converts the end of ctx to an error of the right kind.

@@ -51,20 +51,20 @@ type PeerStatus struct {
 
 // Status returns the node's status. Before Run is ready it has only names.
 func (s *Store) Status() Status {
-	st := Status{Node: s.cfg.Node, LowSpace: s.LowSpace(), LeaderContact: -1}
+	st := Status{Node: s.cfg.Node, LowSpace: s.disk.low(), LeaderContact: -1}
 	select {
 	case <-s.ready:
 	default:
 		return st
 	}
-	st.Leader, st.Leads = s.Leader()
-	st.Term = s.raft.CurrentTerm()
+	st.Leader, st.Leads = s.tracker.leader()
+	st.Term = s.group.raft.CurrentTerm()
 	st.LeaderContact = s.leaderContact()
 	st.AppendWaits = s.log.stalled()
-	st.Applied = s.machine.last.value()
-	st.Commit = s.raft.CommitIndex()
+	st.Applied = s.reached.value()
+	st.Commit = s.group.raft.CommitIndex()
 	st.FirstIndex, _ = s.log.FirstIndex() // fails only after the node has stopped
-	st.LastIndex = s.raft.LastIndex()
+	st.LastIndex = s.group.raft.LastIndex()
 	st.LogBytes, _ = s.log.sizeBytes()
 	if snap := s.snapshots.newest(); snap != nil {
 		st.Snapshot, st.SnapshotBytes, st.SnapshotAge = snap.meta.Index, snap.meta.Size, s.snapshotAge(snap)
@@ -76,10 +76,10 @@ func (s *Store) Status() Status {
 
 // leaderContact is Status.LeaderContact.
 func (s *Store) leaderContact() time.Duration {
-	if s.raft.State() == raft.Leader {
+	if s.group.raft.State() == raft.Leader {
 		return 0
 	}
-	at := s.raft.LastContact()
+	at := s.group.raft.LastContact()
 	if at.IsZero() {
 		return -1
 	}
@@ -89,11 +89,11 @@ func (s *Store) leaderContact() time.Duration {
 // Peers returns the members and whether they are settled, as in Status, at low cost. Before Run is
 // ready there are none.
 func (s *Store) Peers() (peers []PeerStatus, settled bool) {
-	servers, settled := s.configuration()
+	servers, settled := s.group.configuration()
 	if len(servers) == 0 {
 		return nil, settled
 	}
-	own := s.started.Load().LastIndex()
+	own := s.group.started.Load().LastIndex()
 	for _, srv := range servers {
 		peers = append(peers, s.peerStatus(srv, own))
 	}
@@ -102,7 +102,7 @@ func (s *Store) Peers() (peers []PeerStatus, settled bool) {
 
 // Term returns the present term; 0 before Run is ready.
 func (s *Store) Term() uint64 {
-	if r := s.started.Load(); r != nil {
+	if r := s.group.started.Load(); r != nil {
 		return r.CurrentTerm()
 	}
 	return 0
@@ -124,7 +124,7 @@ func (s *Store) snapshotAge(snap *snapshot) time.Duration {
 
 func (s *Store) peerStatus(srv raft.Server, own uint64) PeerStatus {
 	id := srv.ID
-	p, _ := s.member(string(id))
+	p, _ := s.group.member(string(id))
 	ps := PeerStatus{ID: string(id), Address: p.Address, Client: p.Client, Voter: srv.Suffrage == raft.Voter, Contact: -1}
 	if string(id) == s.cfg.Node {
 		ps.LastIndex, ps.Contact = own, 0

@@ -17,6 +17,10 @@
 // leads, and waits until the state has reached the commit index. View then reads a consistent
 // snapshot.
 //
+// The parts of a Store: group (raft and the members), proposals, leadTracker (the leadership of this
+// node), readConfirmer, leaderWatch (the leader that this node follows), incarnations, gatekeeper
+// (with whom it communicates), diskWatch, machine (the state), and the files and connections below.
+//
 // docs/formats/metastore.md and docs/formats/snapshot.md describe a node's files. All file access
 // goes through vfs.FS.
 //
@@ -32,7 +36,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -44,38 +47,33 @@ import (
 
 // Store is one node. Its methods may be called concurrently. Before Run is ready they fail with
 // Unavailable, or as on a node that does not lead.
+//
+// Its parts have their own locks. No call of another part happens under gatekeeper.mu, readQueue.mu
+// or watermark.mu. incarnations.mu is held across a write of IDENTITY.
 type Store struct {
 	cfg  Config
 	deps Deps
 
-	ready    chan struct{} // closed when the fields below are set
-	ending   chan struct{} // closed when Run begins to end
-	fatal    *fatal
-	notify   chan bool // from raft
-	changes  chan bool
-	inFlight chan struct{}
-	entries  limit.Resource // resource that inFlight uses
+	ready chan struct{} // closed when the node takes part in its group
+	fatal *fatal
 
+	// The parts that exist from the start.
+	group       *group
+	incarnation *incarnations
+	gate        *gatekeeper
+	tracker     *leadTracker
+	watch       *leaderWatch
+	proposals   *proposals
+	reads       *readConfirmer
+	disk        *diskWatch
+	reached     *watermark // the index that the state has reached
+
+	// The files and the connections, from open on.
 	log       *raftLog
 	state     *stateDB
 	snapshots *snapshotStore
 	transport *transport
 	machine   *machine
-	raft      *raft.Raft
-	started   atomic.Pointer[raft.Raft] // raft, for callers that may be early
-	reads     *readQueue
-	lead      atomic.Pointer[leadership]
-	lowSpace  atomic.Bool
-	stalled   atomic.Bool   // an append hangs, and the node waits for it
-	stallSaid time.Duration // how long it had lasted when last logged; used by watchDisk
-	silent    atomic.Bool   // this node, a follower, has long received nothing from its leader
-
-	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
-	// hadEntries: the log had entries when the node started.
-	hadEntries bool
-	givingUp   sync.Mutex // held during a change of IDENTITY
-	refusals   sync.Mutex // guards the following fields
-	refused    map[greeting]time.Time
 }
 
 // errClosed is the error for a state that is not open.
@@ -92,18 +90,27 @@ func New(cfg Config, deps Deps) (*Store, error) {
 	if err != nil {
 		return nil, &moraine.Error{Op: "raftstore.New", Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
 	}
-	return &Store{
-		cfg: cfg, deps: deps,
-		ready:    make(chan struct{}),
-		ending:   make(chan struct{}),
-		fatal:    newFatal(),
-		notify:   make(chan bool, 16),
-		changes:  make(chan bool),
-		inFlight: make(chan struct{}, cfg.MaxInFlight),
+	s := &Store{cfg: cfg, deps: deps, ready: make(chan struct{}), fatal: newFatal(), reached: &watermark{}}
+	s.fatal.node = cfg.Node
+	s.assemble()
+	return s, nil
+}
+
+// assemble makes the parts that exist from the start.
+func (s *Store) assemble() {
+	cfg, deps := &s.cfg, &s.deps
+	inFlight := make(chan struct{}, cfg.MaxInFlight)
+	s.group = &group{cfg: cfg}
+	s.incarnation = &incarnations{cfg: cfg, deps: deps, fatal: s.fatal}
+	s.gate = &gatekeeper{cfg: cfg, deps: deps, incarnation: s.incarnation}
+	s.tracker = &leadTracker{cfg: cfg, deps: deps, group: s.group, reached: s.reached, ready: s.ready, inFlight: inFlight,
+		notify: make(chan bool, 16), changes: make(chan bool)}
+	s.watch = &leaderWatch{cfg: cfg, deps: deps, group: s.group}
+	s.proposals = &proposals{cfg: cfg, deps: deps, fatal: s.fatal, group: s.group, tracker: s.tracker, inFlight: inFlight, ending: make(chan struct{}),
 		entries: limit.Resource{Name: "log entries in flight", Advice: "the log's disk, or the other servers, are slow",
-			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
-		reads: newReadQueue(),
-	}, nil
+			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}}
+	s.reads = &readConfirmer{cfg: cfg, deps: deps, fatal: s.fatal, group: s.group, tracker: s.tracker, reached: s.reached, queue: newReadQueue()}
+	s.disk = &diskWatch{cfg: cfg, deps: deps, fatal: s.fatal, group: s.group, reached: s.reached}
 }
 
 // Ready returns a channel that is closed when the node takes part in its group.
@@ -140,15 +147,15 @@ func (s *Store) run(ctx context.Context) (err error) {
 	var wg sync.WaitGroup
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	for _, work := range []func(context.Context){s.watchLeadership, s.watchLeader, s.runReads, s.watchDisk, s.keepSmall} {
+	for _, work := range []func(context.Context){s.tracker.run, s.watch.run, s.reads.run, s.disk.run, s.disk.keepSmall} {
 		wg.Go(func() { work(inner) })
 	}
 	close(s.ready)
 	select {
 	case <-ctx.Done():
-		close(s.ending)
+		close(s.proposals.ending)
 		s.handOver()
-		s.drain()
+		s.proposals.drain()
 	case <-s.fatal.ended:
 	}
 	return s.shutdown(cancel, &wg)
@@ -197,8 +204,8 @@ func (s *Store) open() error {
 	if id.outlivedBy > id.incarnation.Number {
 		return outlived(s.cfg.Node, id.incarnation.Number, id.outlivedBy, "what it noted before it ended")
 	}
-	s.checkSpace() // do this first: on a full disk the ballast lets the rest be written
-	if err := s.probeDisk(); err != nil {
+	s.disk.checkSpace() // do this first: on a full disk the ballast lets the rest be written
+	if err := probeDisk(&s.cfg, &s.deps); err != nil {
 		return fmt.Errorf("probe the disk: %w", err)
 	}
 	if s.log, err = openLog(&s.cfg, &s.deps, s.fatal.die); err != nil {
@@ -210,25 +217,27 @@ func (s *Store) open() error {
 	if s.snapshots, err = openSnapshots(&s.cfg, &s.deps, s.state); err != nil {
 		return err
 	}
-	s.log.newest, s.log.low, s.log.heldFrom = s.snapshots.newestEnd, s.LowSpace, s.snapshots.heldFrom
-	s.machine = &machine{store: s, fsm: s.deps.FSM, last: &watermark{}}
-	if err := s.reconcile(); err != nil {
+	s.log.newest, s.log.low, s.log.heldFrom = s.snapshots.newestEnd, s.disk.low, s.snapshots.heldFrom
+	s.disk.log = s.log
+	s.machine = &machine{deps: &s.deps, fatal: s.fatal, state: s.state, snapshots: s.snapshots, fsm: s.deps.FSM, last: s.reached}
+	if err := s.machine.reconcile(s.log); err != nil {
 		return err
 	}
-	if err := s.learnIncarnation(id); err != nil {
+	if err := s.incarnation.learn(id, s.state, s.log); err != nil {
 		return err
 	}
-	s.transport = newTransport(&s.cfg, &s.deps, s.serverAddr, &s.silent, s.leaderAddress, s.greeter())
+	s.transport = newTransport(&s.cfg, &s.deps, s.group.serverAddr, &s.watch.silent, s.group.leaderAddress, s.gate.greeter())
+	s.reads.transport = s.transport
 	rc := raftConfig(&s.cfg, &s.deps)
-	rc.NotifyCh = s.notify
+	rc.NotifyCh = s.tracker.notify
 	cached, err := raft.NewLogCache(4*s.cfg.MaxAppendEntries, s.log)
 	if err != nil {
 		return err
 	}
-	if s.raft, err = raft.NewRaft(rc, s.machine, cached, s.log, s.snapshots, s.transport); err != nil {
+	if s.group.raft, err = raft.NewRaft(rc, s.machine, cached, s.log, s.snapshots, s.transport); err != nil {
 		return err
 	}
-	s.started.Store(s.raft)
+	s.group.started.Store(s.group.raft)
 	return nil
 }
 
@@ -237,7 +246,7 @@ func raftConfig(cfg *Config, deps *Deps) *raft.Config {
 	rc.LocalID = raft.ServerID(cfg.Node)
 	rc.HeartbeatTimeout = cfg.HeartbeatTimeout
 	rc.ElectionTimeout = cfg.ElectionTimeout
-	// raft requires it to be below the lowest timeout that it gets, which is watchLeader's
+	// raft requires it to be below the lowest timeout that it gets, which is leaderWatch's
 	rc.LeaderLeaseTimeout = min(cfg.LeaderLease, cfg.HeartbeatTimeout-lookMargin)
 	rc.CommitTimeout = cfg.CommitTimeout
 	rc.MaxAppendEntries = cfg.MaxAppendEntries
@@ -257,27 +266,11 @@ func raftConfig(cfg *Config, deps *Deps) *raft.Config {
 // handOver transfers the leadership before this node stops, so that clients wait for a message and
 // not for an election.
 func (s *Store) handOver() {
-	if s.raft.State() != raft.Leader || len(s.voters()) < 2 {
+	if s.group.raft.State() != raft.Leader || len(s.group.voters()) < 2 {
 		return
 	}
-	if err := s.raft.LeadershipTransfer().Error(); err != nil { // ends within an election timeout
+	if err := s.group.raft.LeadershipTransfer().Error(); err != nil { // ends within an election timeout
 		s.deps.Log.Warn("leadership was not handed over", "err", err)
-	}
-}
-
-// drain waits for the proposals in flight, because a raft that is shut down drops those that it has
-// passed to the state. They end with their commit, or with the leadership, which without a majority
-// lasts as long as its lease.
-func (s *Store) drain() {
-	patience := s.deps.Clock.After(2*s.cfg.LeaderLease + time.Second)
-	for range cap(s.inFlight) {
-		select {
-		case s.inFlight <- struct{}{}:
-		case <-patience:
-			return
-		case <-s.fatal.ended:
-			return
-		}
 	}
 }
 
@@ -286,7 +279,7 @@ const shutdownGrace = 500 * time.Millisecond
 
 // shutdown ends raft, then the goroutines that serve it, then closes the files.
 func (s *Store) shutdown(cancel context.CancelFunc, wg *sync.WaitGroup) error {
-	down := s.raft.Shutdown()
+	down := s.group.raft.Shutdown()
 	s.transport.Close() // end messages in progress now, not at their timeout
 	ended := make(chan struct{})
 	go func() {
@@ -332,93 +325,6 @@ func (s *Store) close() error {
 	return err
 }
 
-// reconcile makes log, state and snapshots consistent after a stop at any point of a restore. It
-// refuses a directory with missing parts.
-func (s *Store) reconcile() error {
-	index, err := applied(s.state.db)
-	if err != nil {
-		return err
-	}
-	snap := s.snapshots.newest()
-	if snap != nil && index < snap.applied {
-		// The node stopped after it received a snapshot and before the state was replaced, or the
-		// state was lost. Raft will begin after the snapshot.
-		if err := s.restore(snap); err != nil {
-			return fmt.Errorf("restore the state from snapshot %d: %w", snap.meta.Index, err)
-		}
-	} else {
-		s.machine.last.raise(index)
-	}
-	return s.reconcileLog(snap, index)
-}
-
-// reconcileLog drops a log that the newest snapshot has replaced. Raft deletes the log after it
-// received a snapshot, and the node may stop before.
-func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
-	first, err := s.log.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := s.log.LastIndex()
-	if err != nil {
-		return err
-	}
-	stale, err := s.log.replacedBy(snap)
-	if err != nil {
-		return err
-	}
-	if stale {
-		return s.log.reset()
-	}
-	var covered uint64
-	if snap != nil {
-		covered = snap.meta.Index
-	}
-	// A received snapshot may have more entries than it says, because its source continued
-	// meanwhile. The log that raft dropped for it is not missing.
-	received := snap != nil && snap.form != snapTaken
-	if first > covered+1 || (last == 0 && covered < applied && !received) {
-		return corruptf("the log begins at %d, the newest snapshot ends at %d, the state at %d: entries are missing",
-			first, covered, applied)
-	}
-	return nil
-}
-
-// restore replaces the state by a snapshot's: it writes a new database next to the current one and
-// exchanges them. The snapshot must not be removed meanwhile.
-func (s *Store) restore(snap *snapshot) error {
-	start := s.deps.Clock.Now()
-	number := s.state.number + 1
-	dir := s.state.path(number)
-	if err := s.deps.FS.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := s.snapshots.layOut(snap, dir); err != nil {
-		return errors.Join(err, s.deps.FS.RemoveAll(dir))
-	}
-	// dir may be the name of an interrupted restore whose files were removed without a sync. After
-	// a power cut CURRENT must not name those.
-	if err := s.deps.FS.SyncDir(filepath.Dir(dir)); err != nil {
-		return err
-	}
-	if err := s.state.exchange(number); err != nil {
-		s.fatal.set(fmt.Errorf("exchange the state: %w", err))
-		return err
-	}
-	index, err := applied(s.state.db)
-	if err != nil {
-		return err
-	}
-	if index < snap.applied {
-		return corruptf("snapshot: its state ends at %d, it says at %d", index, snap.applied)
-	}
-	s.machine.last.raise(index)
-	s.deps.Metrics.Snapshots.WithLabelValues("restored").Inc()
-	s.deps.Metrics.SnapshotSeconds.Observe(s.deps.Clock.Since(start).Seconds())
-	s.deps.Log.Info("state restored from a snapshot", "index", index)
-	return nil
-}
-
 // View calls fn with a consistent state, and the index of its last entry. The state has everything
 // that was applied before the call, so that a linearizable read must call ReadBarrier first. r and
 // its results must not be used after fn. View returns an error of fn unchanged. A View delays only
@@ -426,22 +332,13 @@ func (s *Store) restore(snap *snapshot) error {
 func (s *Store) View(fn func(r kvtx.Reader, applied uint64) error) error {
 	select {
 	case <-s.fatal.ended: // the goroutine that closes the state may stay with its lock: see fatal.dieHere
-		return s.stopped("raftstore.View")
+		return s.fatal.stopped("raftstore.View")
 	default:
 	}
 	select {
 	case <-s.ready:
 	default:
-		return s.stopped("raftstore.View")
+		return s.fatal.stopped("raftstore.View")
 	}
 	return s.state.read(func(r viewReader, applied uint64) error { return fn(r, applied) })
-}
-
-// stopped is the error for calls to a node that does not run.
-func (s *Store) stopped(op string) error {
-	err := s.fatal.err()
-	if err == nil {
-		err = errors.New("the node is not running")
-	}
-	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: err}
 }

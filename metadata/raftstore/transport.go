@@ -81,7 +81,7 @@ func (t *transport) Close() error {
 	return err
 }
 
-// addressBook is Store.serverAddr as a raft.ServerAddressProvider.
+// addressBook is group.serverAddr as a raft.ServerAddressProvider.
 type addressBook func(id raft.ServerID) (raft.ServerAddress, error)
 
 // ServerAddr implements raft.ServerAddressProvider.
