@@ -128,11 +128,17 @@ func (j Jobs) cloneTree(ctx context.Context, src, dst string) (*wire.Job, error)
 	return resp.GetJobs().Jobs[0], nil
 }
 
+// Blocked reports whether a flush waits for a person: an object that this cluster did not write is at
+// its key. The job's Error says what to do, and the flush is tried ever less often meanwhile.
+func Blocked(j *wire.Job) bool {
+	return j.GetKind() == wire.JobKind_JOB_KIND_FLUSH && j.GetState() == wire.JobState_JOB_STATE_PENDING && moraine.Kind(j.GetFailed()) == moraine.Exists
+}
+
 // Wait polls a job several times a second until it has ended, and returns it; its State says
-// whether it succeeded. Wait calls progress, unless it is nil, with each answer, including the
-// last, in the caller's goroutine. ctx ends the waiting, not the job; the error is then
-// Canceled or Timeout. NotFound: there is no such job, or it ended long ago. May be called
-// concurrently.
+// whether it succeeded. It also returns a flush that is Blocked. Wait calls progress, unless it is
+// nil, with each answer, including the last, in the caller's goroutine. ctx ends the waiting, not
+// the job; the error is then Canceled or Timeout. NotFound: there is no such job, or it ended long
+// ago. May be called concurrently.
 func (j Jobs) Wait(ctx context.Context, id moraine.JobID, progress func(*wire.Job)) (*wire.Job, error) {
 	for try := 0; ; try++ {
 		job, err := j.Get(ctx, id)
@@ -142,7 +148,7 @@ func (j Jobs) Wait(ctx context.Context, id moraine.JobID, progress func(*wire.Jo
 		if progress != nil {
 			progress(job)
 		}
-		if job.State != wire.JobState_JOB_STATE_PENDING && job.State != wire.JobState_JOB_STATE_RUNNING {
+		if Blocked(job) || job.State != wire.JobState_JOB_STATE_PENDING && job.State != wire.JobState_JOB_STATE_RUNNING {
 			return job, nil
 		}
 		if !retry.Pause(ctx, j.c.clock, min(try, 5)) { // up to 320 ms

@@ -67,7 +67,7 @@ func (l *leader) count(r kvtx.Reader, reply *wire.ClusterReply) error {
 	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
-	reply.LeakedBytes = n.LeakedBytes
+	reply.LeakedBytes, reply.StuckMoves = n.LeakedBytes, n.StuckMoves
 	if err := l.fleet.Horizon.CountKept(r, n, reply); err != nil {
 		return err
 	}

@@ -181,7 +181,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 	outcome := outcomeDone
 	finish := &wire.FinishJob{Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch()}
 	if err != nil {
-		outcome, finish.Error = outcomeFailed, wire.Text(err.Error(), wire.MaxText)
+		outcome, finish.Error, finish.Kind = outcomeFailed, wire.Text(err.Error(), wire.MaxText), uint32(moraine.KindOf(err))
 		m.deps.Log.Warn("a job failed", "job", job.GetId(), "kind", kind, "err", err)
 	}
 	m.deps.Metrics.Jobs.WithLabelValues(kind, outcome).Inc()

@@ -52,7 +52,8 @@ type ledger struct {
 	sums      []uint32
 	deleted   []uint64
 	evicted   bool
-	finished  []string // errors of ended jobs
+	finished  []string     // errors of ended jobs
+	failure   moraine.Kind // of the last one
 	told      []*wire.RenewJob
 }
 
@@ -173,6 +174,7 @@ func (l *ledger) do(holder string, req *wire.MetaRequest) (*wire.MetaResponse, e
 		if err := l.mine(holder, op.FinishJob.LeaseEpoch); err != nil {
 			return nil, err
 		}
+		l.failure = moraine.Kind(op.FinishJob.Kind)
 		l.finish(op.FinishJob.Error)
 		return done(), nil
 	case *wire.MetaRequest_BeginObject:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -100,6 +101,7 @@ func TestForeignObjectsAreNotOverwritten(t *testing.T) {
 				require.True(t, l.failed("moraine policy set --foreign overwrite")())
 				require.Equal(t, theirs, l.bucket.Bytes(l.key()))
 				l.mu.Lock()
+				require.Equal(t, moraine.Exists, l.failure, "the service knows by it that the flush is blocked")
 				l.overwrite = true
 				l.mu.Unlock()
 				l.waitIdle(t)

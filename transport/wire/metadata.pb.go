@@ -3861,6 +3861,7 @@ type ClusterReply struct {
 	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
 	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects,proto3" json:"lost_objects,omitempty"` // not in their bucket as recorded, and files have bytes only in them
 	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects,proto3" json:"bad_objects,omitempty"`    // not in their bucket as recorded, and the files are whole without them
+	StuckMoves             uint64                 `protobuf:"varint,747,opt,name=stuck_moves,json=stuckMoves,proto3" json:"stuck_moves,omitempty"`    // jobs of the object tier that fail again and again
 	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, since a device has not reported since they ended
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -4130,6 +4131,13 @@ func (x *ClusterReply) GetLostObjects() uint64 {
 func (x *ClusterReply) GetBadObjects() uint64 {
 	if x != nil {
 		return x.BadObjects
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetStuckMoves() uint64 {
+	if x != nil {
+		return x.StuckMoves
 	}
 	return 0
 }
@@ -9814,7 +9822,7 @@ type Job struct {
 	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE or REWRITE
 	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: the kind of jobs that it queues
 	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a finished CONCAT: of the content that it gave the inode
-	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // of a failed CONCAT: the Kind of the error
+	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // the Kind of the error: of a failed CONCAT, or of the last try of a job of the object tier
 	Rewrite       *RewriteTask           `protobuf:"bytes,490,opt,name=rewrite,proto3" json:"rewrite,omitempty"`                       // of a REWRITE that has not ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -10701,6 +10709,7 @@ type FinishJob struct {
 	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // not empty: failed; it is retried unless final
 	Final         bool                   `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"` // moraine.Kind of the error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10761,6 +10770,13 @@ func (x *FinishJob) GetFinal() bool {
 		return x.Final
 	}
 	return false
+}
+
+func (x *FinishJob) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
 }
 
 type ListJobs struct {
@@ -14630,7 +14646,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
 	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
 	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x19\n" +
-	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xc1\v\n" +
+	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xe3\v\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -14670,7 +14686,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05check\x18\xe7\x05 \x01(\v2\x18.moraine.wire.StateCheckR\x05check\x12\"\n" +
 	"\flost_objects\x18\xe9\x05 \x01(\x04R\vlostObjects\x12 \n" +
 	"\vbad_objects\x18\xea\x05 \x01(\x04R\n" +
-	"badObjects\x12\"\n" +
+	"badObjects\x12 \n" +
+	"\vstuck_moves\x18\xeb\x05 \x01(\x04R\n" +
+	"stuckMoves\x12\"\n" +
 	"\fended_grants\x18\xe8\x05 \x01(\x04R\vendedGrants\"x\n" +
 	"\x11ServerCertificate\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
@@ -15262,13 +15280,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
 	"leaseEpoch\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\x04R\x05total\"h\n" +
+	"\x05total\x18\x04 \x01(\x04R\x05total\"|\n" +
 	"\tFinishJob\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
 	"leaseEpoch\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
-	"\x05final\x18\x04 \x01(\bR\x05final\"\\\n" +
+	"\x05final\x18\x04 \x01(\bR\x05final\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\rR\x04kind\"\\\n" +
 	"\bListJobs\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x14\n" +

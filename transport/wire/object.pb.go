@@ -1479,10 +1479,14 @@ type TierReply struct {
 	QueuedDeletions uint64                 `protobuf:"varint,6,opt,name=queued_deletions,json=queuedDeletions,proto3" json:"queued_deletions,omitempty"`
 	Intents         uint64                 `protobuf:"varint,7,opt,name=intents,proto3" json:"intents,omitempty"` // announced and not settled
 	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys,proto3" json:"unsettled_keys,omitempty"`
-	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                         // used by hosts, each once
-	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                           // hosts with a bucket
-	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                         // of those that movers have probed, as far as this leader knows
-	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                         // of the same buckets, and of those that have objects but no host
+	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                       // used by hosts, each once
+	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                         // hosts with a bucket
+	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                       // of those that movers have probed, as far as this leader knows
+	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                       // of the same buckets, and of those that have objects but no host
+	Stuck           uint64                 `protobuf:"varint,742,opt,name=stuck,proto3" json:"stuck,omitempty"`                        // live jobs that fail again and again
+	StuckJob        uint64                 `protobuf:"fixed64,743,opt,name=stuck_job,json=stuckJob,proto3" json:"stuck_job,omitempty"` // the oldest of them; 0: not found
+	StuckSubject    string                 `protobuf:"bytes,744,opt,name=stuck_subject,json=stuckSubject,proto3" json:"stuck_subject,omitempty"`
+	StuckError      string                 `protobuf:"bytes,745,opt,name=stuck_error,json=stuckError,proto3" json:"stuck_error,omitempty"`
 	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis,proto3" json:"led_millis,omitempty"` // for how long the leader has led: it received traits since then
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1600,6 +1604,34 @@ func (x *TierReply) GetHealth() []*BucketStatus {
 		return x.Health
 	}
 	return nil
+}
+
+func (x *TierReply) GetStuck() uint64 {
+	if x != nil {
+		return x.Stuck
+	}
+	return 0
+}
+
+func (x *TierReply) GetStuckJob() uint64 {
+	if x != nil {
+		return x.StuckJob
+	}
+	return 0
+}
+
+func (x *TierReply) GetStuckSubject() string {
+	if x != nil {
+		return x.StuckSubject
+	}
+	return ""
+}
+
+func (x *TierReply) GetStuckError() string {
+	if x != nil {
+		return x.StuckError
+	}
+	return ""
 }
 
 func (x *TierReply) GetLedMillis() uint64 {
@@ -2652,7 +2684,7 @@ const file_object_proto_rawDesc = "" +
 	"\vObjectReply\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04sums\x18\x02 \x03(\aR\x04sums\"\t\n" +
-	"\aGetTier\"\xd8\x03\n" +
+	"\aGetTier\"\xd5\x04\n" +
 	"\tTierReply\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x04R\aobjects\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12%\n" +
@@ -2666,7 +2698,12 @@ const file_object_proto_rawDesc = "" +
 	"\x05hosts\x18\n" +
 	" \x01(\x04R\x05hosts\x123\n" +
 	"\x06traits\x18\x9a\x05 \x03(\v2\x1a.moraine.wire.BucketTraitsR\x06traits\x123\n" +
-	"\x06health\x18\xe4\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\x06health\x12\x1e\n" +
+	"\x06health\x18\xe4\x05 \x03(\v2\x1a.moraine.wire.BucketStatusR\x06health\x12\x15\n" +
+	"\x05stuck\x18\xe6\x05 \x01(\x04R\x05stuck\x12\x1c\n" +
+	"\tstuck_job\x18\xe7\x05 \x01(\x06R\bstuckJob\x12$\n" +
+	"\rstuck_subject\x18\xe8\x05 \x01(\tR\fstuckSubject\x12 \n" +
+	"\vstuck_error\x18\xe9\x05 \x01(\tR\n" +
+	"stuckError\x12\x1e\n" +
 	"\n" +
 	"led_millis\x18\xe5\x05 \x01(\x04R\tledMillis\"]\n" +
 	"\fBucketHealth\x12\x14\n" +

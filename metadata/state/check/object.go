@@ -242,6 +242,9 @@ func (c *objectChecks) liveMoves() error {
 		if err := j.Decode(value); err != nil || !j.Live() {
 			return err
 		}
+		if j.Stuck() {
+			n[record.CStuckMoves]++
+		}
 		switch j.Kind {
 		case wire.JobKind_JOB_KIND_FLUSH:
 			n[record.CFlushes]++
@@ -265,7 +268,7 @@ func (c *objectChecks) liveMoves() error {
 	if err != nil {
 		return err
 	}
-	for _, at := range []record.Counter{record.CFlushes, record.CStages, record.CEvictions, record.CDeletions, record.CMoves} {
+	for _, at := range []record.Counter{record.CFlushes, record.CStages, record.CEvictions, record.CDeletions, record.CMoves, record.CStuckMoves} {
 		if have[at] != n[at] {
 			c.problem("counter %d of live moves is %d and should be %d", at, have[at], n[at])
 		}

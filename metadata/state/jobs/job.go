@@ -84,11 +84,18 @@ func UnindexJob(t *kvtx.Tx, j *record.Job) {
 	}
 }
 
+// maxBlockedBackoff is record.MaxBackoff for a flush that finds an object of others at its key. Only a
+// person can change that.
+const maxBlockedBackoff = 600_000
+
 // RetryJob makes a live job wait for its next lease.
 func RetryJob(t *kvtx.Tx, j *record.Job) {
 	UnindexJob(t, j)
 	j.State, j.Holder, j.Until = wire.JobState_JOB_STATE_PENDING, "", 0
 	j.After = t.ClusterTime() + Backoff(j.Tries)
+	if j.Blocked() {
+		j.After = t.ClusterTime() + record.BackoffTo(j.Tries, maxBlockedBackoff)
+	}
 	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
 	PutJob(t, j)
 }
@@ -101,6 +108,7 @@ func Backoff(tries uint32) uint64 { return record.BackoffTo(tries, record.MaxBac
 func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error {
 	UnindexJob(t, j)
 	countMoves(t, j, -1)
+	CountStuck(t, j, -1)
 	if err := countOwned(t, j, -1); err != nil {
 		return err
 	}
@@ -148,6 +156,14 @@ func countMoves(t *kvtx.Tx, j *record.Job, by int) {
 		return // it is no longer in the index
 	}
 	IndexMove(t, j, by)
+}
+
+// CountStuck counts a job (by is 1), or no longer (-1), if it is stuck. Before a change of the job's
+// tries the caller counts it no longer, and after the change again.
+func CountStuck(t *kvtx.Tx, j *record.Job, by int) {
+	if j.Stuck() {
+		t.Count[record.CStuckMoves] += uint64(by)
+	}
 }
 
 // IndexMove adds (by is 1) or removes (-1) a job as the one that moves its file.

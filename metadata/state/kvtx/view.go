@@ -57,6 +57,7 @@ type Counters struct {
 	Policies     uint64 // directories with a policy of their own
 	Objects      uint64
 	BadObjects   uint64 // part of them: the bucket's object differs from the record
+	StuckMoves   uint64 // jobs of the object tier that fail again and again
 }
 
 // ReadCounters returns the totals; all zero before the first command.
@@ -69,7 +70,7 @@ func ReadCounters(r *View) (Counters, error) {
 		ClusterTime: c[record.CClusterTime], Commands: c[record.CCommands], Entries: c[record.CEntries], Sessions: c[record.CSessions],
 		Inodes: c[record.CInodes], Stripes: c[record.CStripes], RepairQueued: c[record.CRepairQueued], LostStripes: c[record.CLostStripes],
 		PendingBytes: c[record.CPendingBytes], KeptBytes: c[record.CKeptBytes], LeakedBytes: c[record.CLeakedBytes], Topology: c[record.CTopology], Policies: c[record.CPolicies],
-		Objects: c[record.CObjects], BadObjects: c[record.CBadObjects],
+		Objects: c[record.CObjects], BadObjects: c[record.CBadObjects], StuckMoves: c[record.CStuckMoves],
 	}, nil
 }
 

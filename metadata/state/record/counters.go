@@ -64,6 +64,7 @@ const (
 	CLostSteps   // committed checkpoints that have lost bytes
 	CKeptBytes   // part of CPendingBytes: chunks in TabKept
 	CBadObjects  // objects whose bucket object differs from the record
+	CStuckMoves  // live jobs of the object tier that fail again and again: see Job.Stuck
 	numCounters
 )
 

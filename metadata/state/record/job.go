@@ -20,6 +20,9 @@ const (
 	MaxEndedJobs = 1000
 	// MaxBackoff bounds the delay before a failed job's next try, in milliseconds of cluster time.
 	MaxBackoff = 30_000
+	// stuckTries is the number of failures after which a job of the object tier counts as stuck: the
+	// bucket has refused it for more than a minute.
+	stuckTries = 8
 )
 
 // Job is work that outlives the process that does it, such as a repair or a flush.
@@ -51,9 +54,10 @@ type Job struct {
 	Made   bool          // FLUSH: it recorded an object
 	Ending wire.JobState // it only settles what it began, and then ends in this state
 
-	// For a CONCAT that has ended.
-	Generation moraine.Generation // generation that it gave its target
-	Why        moraine.Kind       // kind of its failure
+	Generation moraine.Generation // generation that a CONCAT which has ended gave its target
+	// Why is the kind of the failure of a CONCAT that has ended, or of the last try of a job of the
+	// object tier.
+	Why moraine.Kind
 
 	Owner moraine.SessionID // session whose live jobs include it; 0: none
 	// Scope is the directory to which the requesting session was confined; 0: none. Confined
@@ -126,6 +130,18 @@ func (j *Job) Decode(b []byte) error {
 // Live reports whether the job is still pending or leased.
 func (j *Job) Live() bool {
 	return j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING
+}
+
+// Blocked reports whether a live flush waits for a person: the bucket has an object at the key that
+// this cluster did not write.
+func (j *Job) Blocked() bool {
+	return j.Kind == wire.JobKind_JOB_KIND_FLUSH && j.Live() && j.Why == moraine.Exists
+}
+
+// Stuck reports whether a live job of the object tier makes no progress: it is blocked, or has failed
+// stuckTries times. CStuckMoves counts these jobs.
+func (j *Job) Stuck() bool {
+	return OfTier(j.Kind) && j.Live() && (j.Tries >= stuckTries || j.Blocked())
 }
 
 // ToWire returns the wire form.

@@ -64,6 +64,12 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 			return ended, nil
 		}
 		id, err = QueueFile(t, kind, i, 0)
+		if err == nil {
+			err = retryStuck(t, id)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -133,6 +139,18 @@ func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.Jo
 		jobs.PutJob(t, j)
 	}
 	return j.Id, nil
+}
+
+// retryStuck makes a stuck job try again at once, because somebody requests its move.
+func retryStuck(t *kvtx.Tx, id moraine.JobID) error {
+	j, err := jobs.Job(&t.View, id)
+	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_PENDING || !j.Stuck() {
+		return err
+	}
+	jobs.CountStuck(t, j, -1)
+	j.Tries, j.Why = 0, 0
+	jobs.RetryJob(t, j)
+	return nil
 }
 
 // moveOf returns the live job of a kind for a file; nil if there is none.
@@ -212,8 +230,16 @@ func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 		}
 		return endMove(t, j)
 	}
+	jobs.CountStuck(t, j, -1)
 	j.Err = record.Clip(op.GetError(), moraine.MaxNameLen)
-	j.Tries++
+	j.Tries, j.Why = j.Tries+1, moraine.Kind(min(op.GetKind(), 255))
+	jobs.CountStuck(t, j, 1)
+	if j.Blocked() { // whoever waits for the tree learns of it; the flush goes on by itself
+		if err := ChildEnded(t, j.Parent, j.Subject+": "+j.Err); err != nil {
+			return err
+		}
+		j.Parent = 0
+	}
 	giveUp := op.GetFinal() || (j.Tries >= record.MaxJobTries && (j.Kind == wire.JobKind_JOB_KIND_STAGE || j.Kind == wire.JobKind_JOB_KIND_EVICT))
 	if giveUp && j.Ending == 0 {
 		settleOut(t, j, wire.JobState_JOB_STATE_FAILED)

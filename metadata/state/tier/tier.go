@@ -55,6 +55,26 @@ func ReadObject(v *kvtx.View, sc kvtx.Scope, op *wire.GetObject) (*wire.MetaResp
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: reply}}, nil
 }
 
+// maxStuckLook bounds the jobs that a search for a stuck one inspects.
+const maxStuckLook = 10_000
+
+// stuckMove returns the oldest stuck job; nil if it is not among the first jobs.
+func stuckMove(v *kvtx.View) (found *record.Job, err error) {
+	looked := 0
+	err = v.EachIn(v.K.Table(record.TabJob), func(key, value []byte) (bool, error) {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil {
+			return false, err
+		}
+		if j.Stuck() {
+			found = j
+		}
+		looked++
+		return found == nil && looked < maxStuckLook, nil
+	})
+	return found, err
+}
+
 // ReadTier describes the object tier as a whole.
 func ReadTier(v *kvtx.View) (*wire.MetaResponse, error) {
 	n, err := v.Counters()
@@ -64,6 +84,16 @@ func ReadTier(v *kvtx.View) (*wire.MetaResponse, error) {
 	reply := &wire.TierReply{
 		Objects: n[record.CObjects], Bytes: n[record.CObjectBytes], QueuedFlushes: n[record.CFlushes], QueuedStages: n[record.CStages],
 		QueuedEvictions: n[record.CEvictions], QueuedDeletions: n[record.CDeletions], Intents: n[record.CObjectIntents], UnsettledKeys: n[record.CUnsettled],
+		Stuck: n[record.CStuckMoves],
+	}
+	if reply.Stuck > 0 {
+		j, err := stuckMove(v)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil {
+			reply.StuckJob, reply.StuckSubject, reply.StuckError = uint64(j.Id), j.Subject, j.Err
+		}
 	}
 	err = v.EachIn(v.K.Table(record.TabHost), func(_, value []byte) (bool, error) {
 		var h record.Host

@@ -47,9 +47,10 @@ type clusterStatus struct {
 	LostFiles    int              `json:"lost_files"` // that have lost bytes
 	// LostObjects and BadObjects count objects that are missing in their bucket or differ from
 	// their records. Some bytes of files are only in LostObjects. The files of BadObjects are
-	// whole without them.
+	// whole without them. StuckMoves counts jobs of the object tier that fail again and again.
 	LostObjects uint64                `json:"lost_objects"`
 	BadObjects  uint64                `json:"bad_objects"`
+	StuckMoves  uint64                `json:"stuck_moves"`
 	Healing     *healingStatus        `json:"healing,omitempty"`
 	Rebalance   *view.RebalanceStatus `json:"rebalance,omitempty"`
 	Rewriting   *view.RewritingStatus `json:"rewriting,omitempty"`

@@ -59,6 +59,8 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 			[]string{"2 objects are not in the bucket as recorded, and evicted files need them", "moraine cluster lost"}},
 		{"the copy of a file is gone", func(c *wire.ClusterReply) { c.BadObjects = 1 }, healthDegraded,
 			[]string{"1 object is not in the bucket as recorded", "moraine flush"}},
+		{"a flush is blocked", func(c *wire.ClusterReply) { c.StuckMoves = 1 }, healthDegraded,
+			[]string{"1 job fails between the cluster and its bucket again and again", "moraine tier status", "moraine job ls"}},
 		{"the only metadata server waits for its disk", func(c *wire.ClusterReply) { c.Metadata[0].Stalled = "the disk of the log hangs" }, healthCritical,
 			[]string{"metadata server m1 waits for its disk, and no other can lead: nothing can be written (the disk of the log hangs)"}},
 		{"nobody has tried the bucket", func(c *wire.ClusterReply) { c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6}} }, healthUnknown,

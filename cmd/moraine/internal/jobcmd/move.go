@@ -174,6 +174,11 @@ type tierInfo struct {
 	QueuedDeletions uint64   `json:"queued_deletions"`
 	Intents         uint64   `json:"intents"`
 	UnsettledKeys   uint64   `json:"unsettled_keys"`
+	// Stuck counts jobs that fail again and again. The other fields are of the oldest.
+	Stuck        uint64 `json:"stuck"`
+	StuckJob     string `json:"stuck_job,omitempty"`
+	StuckSubject string `json:"stuck_subject,omitempty"`
+	StuckError   string `json:"stuck_error,omitempty"`
 	// Probed is what movers found out about each bucket since the current metadata leader
 	// was elected.
 	Probed []bucketTraits `json:"probed"`
@@ -232,11 +237,21 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printTier(env, tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
-				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), t.LedMillis / 1000, view.DescribeBuckets(t.Health)})
+			return printTier(env, describeTier(t))
 		},
 	})
 	return cmd
+}
+
+func describeTier(t *wire.TierReply) tierInfo {
+	i := tierInfo{Buckets: append([]string{}, t.Buckets...), Hosts: t.Hosts, Objects: t.Objects, Bytes: t.Bytes,
+		QueuedFlushes: t.QueuedFlushes, QueuedStages: t.QueuedStages, QueuedEvictions: t.QueuedEvictions, QueuedDeletions: t.QueuedDeletions,
+		Intents: t.Intents, UnsettledKeys: t.UnsettledKeys, Stuck: t.Stuck, StuckSubject: t.StuckSubject, StuckError: t.StuckError,
+		Probed: describeTraits(t.Traits), ProbedSince: t.LedMillis / 1000, Health: view.DescribeBuckets(t.Health)}
+	if t.StuckJob != 0 {
+		i.StuckJob = moraine.JobID(t.StuckJob).String()
+	}
+	return i
 }
 
 // moverWord is the time within which each mover has reported its bucket's properties to a
@@ -282,6 +297,13 @@ func printTier(env *cli.Env, t tierInfo) error {
 	}
 	env.Note("  %d objects, %s", t.Objects, cli.Size(t.Bytes))
 	env.Note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)
+	if t.Stuck > 0 {
+		env.Note("  %s again and again, and tried ever less often: `moraine job ls` shows the errors. After "+
+			"the cause is gone, `moraine flush` tries at once", cli.Are(int(t.Stuck), "job fails", "jobs fail"))
+	}
+	if t.StuckJob != "" {
+		env.Note("  job %s, %s: %s", t.StuckJob, t.StuckSubject, t.StuckError)
+	}
 	env.Note("  %d changes of the bucket under way, %d keys waiting until late requests can do no harm", t.Intents, t.UnsettledKeys)
 	return nil
 }

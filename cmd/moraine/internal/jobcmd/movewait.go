@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -128,7 +129,7 @@ func (w *waiting) look(ctx context.Context, bar *cli.Bar) (p moveProgress, err e
 			p.Left++
 			p.total += at.Size
 			p.done += min(job.GetDone(), at.Size)
-			p.busy = p.busy || moving
+			p.busy = p.busy || moving && !client.Blocked(job)
 		}
 		return nil
 	})
@@ -155,6 +156,8 @@ func (w *waiting) failures(ctx context.Context) (failed []error) {
 		case errors.Is(err, moraine.NotFound): // ended long ago
 		case err != nil:
 			failed = append(failed, err)
+		case client.Blocked(ended):
+			failed = append(failed, fmt.Errorf("%s of %s waits for you: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), ended.Error))
 		case ended.State == wire.JobState_JOB_STATE_FAILED || ended.State == wire.JobState_JOB_STATE_CANCELED:
 			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), jobStates[ended.State], ended.Error))
 		}
