@@ -88,7 +88,7 @@ func TestReportsOfClientsAreVerified(t *testing.T) {
 				owner.GetReportBadChunks().Chunks = owner.GetReportBadChunks().Chunks[:1]
 				_, err := c.do(peer(transport.RoleChunkserver, c.device(s.Chunks[0].Device).Host), owner)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, c.cluster().RepairQueued+c.cluster().RepairRunning)
+				require.NotZero(t, c.cluster().RepairQueued+c.cluster().RepairRunning)
 			})
 		}
 	}
