@@ -122,7 +122,8 @@ func (b *batch) records() int {
 // resubmits returns how often the client resubmitted the batch. It must be in state batchPut.
 func (b *batch) resubmits() int { return stripeio.MostResubmits(b.sent) }
 
-// awaitCommitted returns when all that was sent is committed, or has failed.
+// awaitCommitted returns when all that was sent is committed, or has failed. Timeout: no batch got
+// any further for twice the client's patience.
 func (q *committer) awaitCommitted(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,12 +133,17 @@ func (q *committer) awaitCommitted(ctx context.Context) error {
 	for q.doneUpTo() < target {
 		changed := q.changed
 		q.mu.Unlock()
-		select {
-		case <-changed:
-			q.mu.Lock()
-		case <-ctx.Done():
-			q.mu.Lock()
-			return retry.ContextError(ctx, "flush")
+		err := q.c.io.Limits.Commits.Wait(ctx, func(ctx context.Context) error {
+			select {
+			case <-changed:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		q.mu.Lock()
+		if err != nil {
+			return retry.Wrap("flush", "", err)
 		}
 	}
 	return nil

@@ -243,13 +243,23 @@ func (a *readahead) take(ctx context.Context, b *aheadBlock, p []byte, off int64
 	return ok
 }
 
+// await waits for a held block, no longer than the client's patience. It returns false if the
+// caller must read the bytes itself.
 func (a *readahead) await(ctx context.Context, b *aheadBlock) bool {
 	select {
 	case <-b.ready:
 		return b.err == nil
-	case <-ctx.Done():
-		return false
+	default:
 	}
+	err := a.r.c.io.Limits.Fetched.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case <-b.ready:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return err == nil && b.err == nil
 }
 
 // done ends one use of a held block.

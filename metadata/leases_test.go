@@ -1,7 +1,9 @@
 package metadata_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -184,6 +187,28 @@ func TestAHolderThatIsSilentRunsOut(t *testing.T) {
 		_, leases := h.walk("d")
 		require.Empty(t, leases, "nothing is granted under a standing that is over")
 		writer.made(create(dir, "g"))
+	})
+}
+
+// A request whose deadline passes before another client has answered a recall fails with Timeout, and
+// the log names what it waited for.
+func TestAWaitForRecalledLeasesIsReported(t *testing.T) {
+	var log syncedLog
+	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
+		deps.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}, func(c *cluster) {
+		writer := c.open(peer(transport.RoleClient, "w"))
+		dir := writer.made(mkdir(root, "d")).Inode
+		h := c.cacher("h")
+		h.walk("d/f")
+		ctx, cancel := context.WithTimeout(transport.WithPeer(context.Background(), writer.peer), time.Second)
+		defer cancel()
+		req := create(dir, "f")
+		writer.number++
+		req.Session, req.Number, req.AckedBelow = writer.session, writer.number, writer.number
+		_, err := c.leader().Do(ctx, req)
+		require.Equal(t, moraine.Timeout, moraine.KindOf(err), err)
+		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="recalled cache leases"`)
 	})
 }
 

@@ -28,6 +28,10 @@ const maxCommand = 4 << 20
 // groupSize is the number of waiting commands that justifies another entry while one is in flight.
 const groupSize = 64
 
+// entryPatience is the time between two log lines about an entry without an answer. A command of the
+// leader itself waits on: it ends with the entry or with the leadership.
+const entryPatience = 30 * time.Second
+
 // proposer packs waiting commands into entries of the replicated log without adding delay. A
 // command that finds no entry in flight leaves alone, at once. Commands that arrive while an entry
 // is in flight share the next one. It leaves when the former has ended, or when groupSize commands
@@ -45,6 +49,7 @@ type proposer struct {
 	settleMillis          uint64 // for each command; 0 is the default
 	queue                 chan *proposal
 	commands              limit.Resource // resource that the queue fills
+	entries               limit.Resource // the answer to an entry
 	groupReady            lead.Poke      // groupSize commands wait in the queue
 	// doubt says that an entry may have taken effect, or still may, while observe did not receive
 	// its results.
@@ -75,13 +80,16 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 	if settle == jobs.DefaultSettleMillis {
 		settle = 0
 	}
+	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
 	return &proposer{
 		settleMillis: settle,
 		store:        store, clock: deps.Clock, metrics: deps.Metrics, observe: observe,
 		maxCommands: cfg.EntryCommands, maxBytes: cfg.EntryBytes, maxInFlight: cfg.EntriesInFlight,
 		queue: make(chan *proposal, cfg.QueuedCommands),
 		commands: limit.Resource{Name: "queue of commands", Advice: "the metadata servers are overloaded, or their disks are slow",
-			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
+			Reports: reports},
+		entries: limit.Resource{Name: "answer to a log entry", Patience: entryPatience, Advice: "the log's disk, or the other servers, are slow",
+			Reports: reports},
 		groupReady: lead.NewPoke(),
 		buffers:    sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
 	}
@@ -147,18 +155,26 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }
 
-// wait returns the result of a proposal queued at began. If ctx ends while it is still in the
-// queue, the log says so.
+// wait returns the result of a proposal queued at began. If ctx ends before, the log says whether
+// the proposal was in the queue or in an entry. A caller without a deadline is one of the leader's
+// own tasks: it waits on, with a log line for each entryPatience.
 func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *proposal, began time.Time) (state.Result, error) {
-	select {
-	case o := <-prop.done:
-		return o.result, o.err
-	case <-ctx.Done():
-		if !prop.entered.Load() {
-			return state.Result{}, p.commands.GaveUp(ctx, p.clock.Since(began))
+	for ended := false; !ended; {
+		var late <-chan time.Time
+		if _, bounded := ctx.Deadline(); !bounded {
+			late = p.clock.After(p.entries.Patience)
 		}
-		return state.Result{}, lead.ContextError("metadata.propose", ctx)
-	case <-stopped:
+		select {
+		case o := <-prop.done:
+			return o.result, o.err
+		case <-ctx.Done():
+			return state.Result{}, p.waitsFor(prop).GaveUp(ctx, p.clock.Since(began))
+		case <-late:
+			r := p.waitsFor(prop)
+			r.Reports.Exceeded(r.Name, p.clock.Since(began))
+		case <-stopped:
+			ended = true
+		}
 	}
 	select { // results before the stop are valid
 	case o := <-prop.done:
@@ -166,6 +182,14 @@ func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *prop
 	default:
 		return state.Result{}, lead.ErrStopped
 	}
+}
+
+// waitsFor is what a proposal waits for: its turn in the queue, or the answer to its entry.
+func (p *proposer) waitsFor(prop *proposal) *limit.Resource {
+	if prop.entered.Load() {
+		return &p.entries
+	}
+	return &p.commands
 }
 
 func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *proposal) error {

@@ -174,10 +174,28 @@ func TestACommandThatStaysInTheQueueIsReported(t *testing.T) {
 			return err
 		}
 		require.Equal(t, moraine.Timeout, moraine.KindOf(within(first, "in flight")))
-		require.NotContains(t, log.String(), "resource wait exceeded")
+		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="answer to a log entry"`)
+		require.NotContains(t, log.String(), "queue of commands")
 		require.Equal(t, moraine.Timeout, moraine.KindOf(within(second, "in the queue"))) // behind the first
 		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="queue of commands"`)
 		c.group.Fail(metadatatest.Faults{})
+	})
+}
+
+// The leader's own commands have no deadline. While an entry gets no answer they wait on, and the log
+// says so.
+func TestALeadersOwnCommandThatWaitsIsReported(t *testing.T) {
+	var log syncedLog
+	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
+		deps.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}, func(c *cluster) {
+		c.group.Fail(metadatatest.Faults{Slow: 70 * time.Second})
+		time.Sleep(29 * time.Second)
+		require.NotContains(t, log.String(), "resource wait exceeded")
+		time.Sleep(5 * time.Second)
+		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="answer to a log entry"`)
+		c.group.Fail(metadatatest.Faults{})
+		time.Sleep(2 * time.Minute)
 	})
 }
 

@@ -112,3 +112,33 @@ func readRawFrame(t *testing.T, nc net.Conn) (transport.Header, []byte) {
 		}
 	}
 }
+
+// A request without a deadline, or with one of weeks, ends within the hour: what it waits for is
+// bounded, whatever the caller sends.
+func TestARequestWithoutADeadlineEnds(t *testing.T) {
+	n := network{mode: transport.Insecure}
+	deadlines := make(chan time.Duration, 8)
+	s, _ := startServer(t, transport.ServerConfig{Addresses: []string{n.address(t)}, Mode: n.mode, Cluster: cluster, Role: transport.RoleMetadata, Node: "m1"},
+		transport.ServerDeps{Handler: transport.HandlerForMetadata(clerk(func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			end, ok := ctx.Deadline()
+			if !ok {
+				end = time.Now().Add(24 * time.Hour)
+			}
+			deadlines <- time.Until(end)
+			return &wire.MetaResponse{}, nil
+		}))})
+	nc, err := net.Dial("tcp", s.Addresses()[0])
+	require.NoError(t, err)
+	defer nc.Close() //nolint:errcheck // the test is over
+	_, err = transport.RawHello(nc, &wire.Hello{MinVersion: 1, MaxVersion: 1, Class: uint32(transport.Control), Role: string(transport.RoleClient), Node: "c1", Scope: "/"})
+	require.NoError(t, err)
+	for id, millis := range []uint32{0, 1 << 31, 10_000} {
+		_, err = nc.Write(transport.EncodeFrame(transport.Header{Class: transport.Control, Kind: transport.KindMeta, ID: uint64(id), Deadline: millis}, &wire.MetaRequest{}))
+		require.NoError(t, err)
+		most := time.Hour
+		if millis == 10_000 {
+			most = 10 * time.Second
+		}
+		require.LessOrEqual(t, within(t, deadlines), most)
+	}
+}

@@ -24,8 +24,8 @@ type request struct {
 	message *buffer
 	payload *connPayload
 	peer    *Peer
-	// began is the arrival of the request and until its deadline (0: none), in
-	// nanoseconds of the connection's clock.
+	// began is the arrival of the request and until its deadline, in nanoseconds of
+	// the connection's clock.
 	began, until int64
 
 	mu   sync.Mutex // guards the fields below
@@ -35,20 +35,24 @@ type request struct {
 
 var _ context.Context = (*request)(nil)
 
+// longestRequest limits the deadline of a request. Callers of this build always have
+// one, of minutes. A caller without one would hold what its request waits for as long
+// as it likes.
+const longestRequest = time.Hour
+
 // newRequest returns the request that h begins, which has just been read.
 func newRequest(c *serverConn, h *header, message *buffer) *request {
 	q := &request{conn: c, header: *h, message: message, began: c.r.last.Load()}
+	wait := longestRequest
 	if h.deadline > 0 {
-		q.until = q.began + int64(h.deadline)*int64(time.Millisecond)
+		wait = min(wait, time.Duration(h.deadline)*time.Millisecond)
 	}
+	q.until = q.began + int64(wait)
 	return q
 }
 
 // Deadline implements context.Context.
 func (q *request) Deadline() (deadline time.Time, ok bool) {
-	if q.until == 0 {
-		return time.Time{}, false
-	}
 	return time.Now().Add(time.Duration(q.until - q.conn.server.now())), true
 }
 

@@ -175,7 +175,7 @@ func (c *serverConn) begin(q *request) error {
 		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable, Err: errShutdown}
 	}
 	c.requests[q.header.id] = q
-	if q.until != 0 && (c.expireAt == 0 || q.until < c.expireAt) {
+	if c.expireAt == 0 || q.until < c.expireAt {
 		c.expireNextLocked(q.until)
 	}
 	return nil
@@ -212,7 +212,6 @@ func (c *serverConn) expire() {
 	now, next := c.server.now(), int64(0)
 	for _, q := range c.requests {
 		switch {
-		case q.until == 0:
 		case q.until <= now:
 			q.end(context.DeadlineExceeded)
 		case next == 0 || q.until < next:

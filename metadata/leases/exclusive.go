@@ -93,7 +93,7 @@ func (t *Table) keeps(h *holder) bool {
 // WantBack returns once an exclusive lease that blocks a request has ended: the holder returned it,
 // or lost it because its leases expired.
 func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
-	t := k.table
+	t, began := k.table, k.Clock.Now()
 	for {
 		var wait <-chan struct{}
 		var until time.Time
@@ -131,7 +131,7 @@ func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
 		case <-wait:
 		case <-k.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
 		case <-ctx.Done():
-			return lead.ContextError("metadata.hold", ctx)
+			return k.returned.GaveUp(ctx, k.Clock.Since(began))
 		case <-k.Done:
 			return lead.ErrStopped
 		}

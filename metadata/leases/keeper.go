@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -30,11 +31,18 @@ type Keeper struct {
 	*lead.Term
 	table    *Table
 	sessions Sessions
+	// recalled and returned are what callers wait for: cache leases and exclusive leases of other
+	// sessions, each until the session answers or its leases expire.
+	recalled, returned limit.Resource
 }
 
 // NewKeeper starts to manage leases for a leadership.
 func NewKeeper(t *lead.Term, table *Table, sessions Sessions) *Keeper {
-	return &Keeper{Term: t, table: table, sessions: sessions}
+	of := func(name string) limit.Resource {
+		return limit.Resource{Name: name, Advice: "other clients do not answer a recall, and each delays the answer for a lease term",
+			Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}
+	}
+	return &Keeper{Term: t, table: table, sessions: sessions, recalled: of("recalled cache leases"), returned: of("recalled exclusive lease")}
 }
 
 // Poll begins, renews and polls a session's registration.

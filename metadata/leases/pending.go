@@ -91,6 +91,7 @@ func (k *Keeper) resolve(ctx context.Context, find func(*Table) *pending) error 
 	if t.quiet.Load() {
 		return nil
 	}
+	began := k.Clock.Now()
 	for waited := false; ; waited = true {
 		t.mu.Lock()
 		if !t.leading {
@@ -110,7 +111,7 @@ func (k *Keeper) resolve(ctx context.Context, find func(*Table) *pending) error 
 		case <-over:
 		case <-k.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
 		case <-ctx.Done():
-			return lead.ContextError("metadata.settle", ctx)
+			return k.recalled.GaveUp(ctx, k.Clock.Since(began))
 		case <-k.Done:
 			return lead.ErrStopped
 		}
