@@ -29,6 +29,7 @@ type openFiles struct {
 	reads *limit.Semaphore
 	// background are the running releases.
 	background sync.WaitGroup
+	orphans    *orphans    // files whose release failed
 	ended      atomic.Bool // the mount is detached
 }
 
@@ -78,7 +79,7 @@ func (o *openFiles) release(s *openInode, release bool) {
 	}
 	o.background.Go(func() {
 		if err := o.client.Inodes().Release(o.life, s.inode); err != nil {
-			o.log.Warn("a file without a name was not given back; it goes with the session", "inode", s.inode, "err", err)
+			o.orphans.add(o.life, s.inode, err)
 		}
 		o.files.endLoss(s, false)
 	})

@@ -146,7 +146,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		c.root = deps.Client.Root()
 	}
 	c.undisturbed.Store(int64(undisturbed))
-	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
+	files := &openFiles{calls: c, level: cfg.Level, orphans: newOrphans(deps.Client.Inodes().Release, deps.Log), reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
@@ -189,6 +189,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		err = m.end(server, served)
 	}
 	m.fs.background.Wait()
+	m.fs.orphans.end()
 	return errors.Join(err, m.fs.files.closeAll(m.fs.life))
 }
 

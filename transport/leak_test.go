@@ -160,7 +160,11 @@ func (s *leakServers) run(q *leakRequest, outcome string, end func(*leakRequest)
 	}
 	before := s.kept()
 	s.crowd(q, end, times, crowd)
-	s.requireKept(before, fmt.Sprintf("%d requests %s that end by %s", times, q.name, outcome))
+	what := fmt.Sprintf("%d requests %s that end by %s", times, q.name, outcome)
+	s.requireKept(before, what)
+	if testing.Verbose() { // a long run that is cut off says what it has done
+		s.t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
+	}
 	return times
 }
 
