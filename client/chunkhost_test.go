@@ -88,12 +88,37 @@ func (h *chunkHost) start() {
 			case <-time.After(time.Second):
 			}
 			resp, err := h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
-				Devices: []*wire.Device{{Id: device, Capacity: 1 << 40}}}}})
+				Devices: []*wire.Device{{Id: device, Epoch: dev.Epoch, Capacity: 1 << 40}}}}})
 			if err == nil {
 				h.learn(resp.GetHeartbeat().Keys)
+				h.verify(resp.GetHeartbeat())
 			}
 		}
 	})
+}
+
+// verify verifies the stripes that clients reported as bad, as a chunkserver does: it reports
+// the damaged chunks that it finds, and lists all that it has.
+func (h *chunkHost) verify(beat *wire.HeartbeatReply) {
+	for _, w := range beat.Verify {
+		slice := &wire.ReportChunks{Device: w.Device, From: w.Stripe, To: w.Stripe + 1, PassStarted: beat.Applied, Scrub: true}
+		var bad []*wire.BadChunk
+		h.mu.Lock()
+		for id, ch := range h.chunks {
+			if uint64(id.Stripe) != w.Stripe {
+				continue
+			}
+			if crc.Sum(ch.data) != ch.crc {
+				bad = append(bad, &wire.BadChunk{Stripe: w.Stripe, Index: uint32(id.Index), Device: w.Device, Version: ch.version, Kind: uint32(moraine.Corrupt)})
+			}
+			slice.Chunks = append(slice.Chunks, &wire.ChunkReport{Stripe: w.Stripe, Index: uint32(id.Index), Version: ch.version, Crc: ch.crc, Length: uint64(len(ch.data))})
+		}
+		h.mu.Unlock()
+		if len(bad) > 0 {
+			_, _ = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{Chunks: bad}}})
+		}
+		_, _ = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: slice}}) // readers report it again
+	}
 }
 
 // learn takes the keys that sign tokens.

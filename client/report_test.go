@@ -98,6 +98,7 @@ func TestCloseReportsWhatReadsFound(t *testing.T) {
 		reader := c.dial("c2", config())
 		require.True(t, bytes.Equal(data, read(t, c, reader, "/f")))
 		require.NoError(t, reader.Close())
+		time.Sleep(5 * time.Second) // the host verifies it after its next heartbeat
 		resp, err := writer.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, resp.GetCluster().GetRepairQueued())
