@@ -97,7 +97,13 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	if err != nil {
 		return nil, err
 	}
-	return resp, ctx.Err()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if resp.GetHeartbeat() != nil { // its caller has what is requested once
+		f.compare, f.suspects = nil, nil
+	}
+	return resp, nil
 }
 
 // hold blocks a registration until held is closed.
@@ -200,8 +206,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
 	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
-	reply.CheckObjects, f.compare = f.compare, nil
-	reply.Verify, f.suspects = f.suspects, nil
+	reply.CheckObjects, reply.Verify = f.compare, f.suspects
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {
 			reply.Memory = append(reply.Memory, d.Id)
