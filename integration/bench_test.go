@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine/internal/bench"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/stretchr/testify/require"
 )
 
 // Every benchmark runs to its end on a cluster of its own. It prints its lines with
 // a value, a limit of the same run and their ratio. The test does not judge how
-// large they are.
+// large they are. Only the long form runs it.
 func TestBenchmarksRun(t *testing.T) {
+	testseed.OnlyLong(t)
 	want := map[string]string{
 		"write":    "write write-metadata-commands write-rss loopback-put write-memory write-memory-acknowledged write-memory-durable",
 		"read":     "read loopback-get read-memory rand64k-memory rand4k-memory read-hedged read-hedges read-hedges-won read-degraded",
@@ -28,9 +30,6 @@ func TestBenchmarksRun(t *testing.T) {
 		"rebuild": `rebuild rebuild-bytes rebuild-time rebuild-silent
 			rebuild-silent-read-p50 rebuild-silent-read-p99 rebuild-silent-write-p50 rebuild-silent-write-p99
 			rebuild-read-p50 rebuild-read-p99 rebuild-write-p50 rebuild-write-p99`,
-	}
-	if !long() {
-		want = map[string]string{"s3": want["s3"], "stage": want["stage"]}
 	}
 	bin, err := binary()
 	require.NoError(t, err)
@@ -45,9 +44,7 @@ func TestBenchmarksRun(t *testing.T) {
 // A rebuild with another scheme than the usual one, with the chunkservers that it
 // needs.
 func TestBenchmarkOfARebuildByScheme(t *testing.T) {
-	if !long() {
-		t.Skip("the long tests run the benchmarks")
-	}
+	testseed.OnlyLong(t)
 	bin, err := binary()
 	require.NoError(t, err)
 	require.Contains(t, runBenchmark(t, bin, "rebuild", "--bytes", "64MiB", "--scheme", "2+1"), "rebuild-time")
@@ -90,8 +87,9 @@ func runBenchmark(t *testing.T, bin, name string, args ...string) (names []strin
 // A loaded state serves several benchmarks, and does not change: creates and stats
 // on it, a follower that returns from the log, and one that returns from a
 // snapshot. Each fails by itself if a file of the load is missing, or a follower
-// returns in another way.
+// returns in another way. Only the long form runs it.
 func TestBenchmarksOfALargeState(t *testing.T) {
+	testseed.OnlyLong(t)
 	bin, err := binary()
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "state")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -109,9 +110,7 @@ func smallDisk(t *testing.T, dir string, n int64) {
 // before it is full, acknowledged data is there, files can be removed, and their
 // space returns to the file system.
 func TestFullDevice(t *testing.T) {
-	if !long() {
-		t.Skip("waits out the patience of a write: MORAINE_TEST_LONG=1 runs it")
-	}
+	testseed.OnlyLong(t) // it waits for the patience of a write to end
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "n1"), 256<<20)
 	c := startProcsIn(t, dir, devcluster.Config{Metadata: 1, Chunkservers: 1, MetadataArgs: []string{"--grace", "1s"}})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -68,8 +69,7 @@ const passing = "a completion reads the parts and compares their sums, and a flu
 
 // bucketSync is a kind of sync of the bucket.
 type bucketSync struct {
-	why  string // why power cuts of the whole path need not show that it is left out; "": they must
-	long bool   // only the long form shows it
+	why string // why power cuts of the whole path need not show that it is left out; "": they must
 }
 
 // bucketTeeth are all syncs of the bucket, by site. Those of the store's own
@@ -77,9 +77,9 @@ type bucketSync struct {
 var bucketTeeth = map[string]bucketSync{
 	"sync bucket/store/objects/N.new":   {},
 	"sync bucket/store/uploads/N/N.new": {why: passing},
-	"syncdir .":                         {long: true},
-	"syncdir bucket":                    {long: true},
-	"syncdir bucket/store":              {long: true},
+	"syncdir .":                         {},
+	"syncdir bucket":                    {},
+	"syncdir bucket/store":              {},
 	"syncdir bucket/store/objects":      {},
 	"syncdir bucket/store/uploads":      {why: passing},
 	"syncdir bucket/store/uploads/N":    {why: passing},
@@ -90,11 +90,12 @@ const bucketBites = 30
 
 // TestPowerCutsOfTheBucketHaveTeeth leaves out the syncs of the local bucket: all
 // of them, and one kind at a time. Power cuts after evictions must then lose
-// acknowledged bytes.
+// acknowledged bytes. Only the long form runs it.
 func TestPowerCutsOfTheBucketHaveTeeth(t *testing.T) {
+	testseed.OnlyLong(t)
 	lies := map[string]func(site string) bool{"all": func(site string) bool { return site != "" }}
 	for site, tooth := range bucketTeeth {
-		if tooth.why == "" && (long() || !tooth.long) {
+		if tooth.why == "" {
 			lies[site] = func(s string) bool { return s == site }
 		}
 	}

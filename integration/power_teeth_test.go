@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -70,9 +71,7 @@ func TestPowerCutsHaveTeeth(t *testing.T) {
 		biteOrEnd(t, site)
 		return
 	}
-	if !long() {
-		t.Skip("MORAINE_TEST_LONG is not set")
-	}
+	testseed.OnlyLong(t)
 	var met siteCounts
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {

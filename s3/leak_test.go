@@ -130,9 +130,9 @@ func TestNoS3RequestKeepsAnything(t *testing.T) {
 		for outcome, end := range e.ends(&r) {
 			t.Run(r.name+"/"+outcome, func(t *testing.T) {
 				e.t = t
-				n := testseed.Runs(t, 100, 10_000)
+				n := testseed.Runs(t, 20, 10_000)
 				if r.heavy {
-					n = testseed.Runs(t, 12, 10_000)
+					n = testseed.Runs(t, 8, 10_000)
 				}
 				end(&r)
 				before, began := keptByS3(), time.Now()

@@ -148,7 +148,7 @@ func TestNoRequestKeepsAnything(t *testing.T) {
 // run ends a request in one way, repeatedly. Requests that wait are sent many at a
 // time, so that each is sent as often.
 func (s *leakServers) run(q *leakRequest, outcome string, end func(*leakRequest)) (times int) {
-	times, crowd := testseed.Runs(s.t, 30, 10_000), 1
+	times, crowd := testseed.Runs(s.t, 15, 10_000), 1
 	if q.heavy {
 		times = max(10, times/10)
 	}

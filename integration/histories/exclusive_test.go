@@ -110,9 +110,12 @@ func answersEarly(ctx context.Context, m transport.Metadata, req *wire.MetaReque
 }
 
 // TestBrokenExclusiveLeasesAreCaught runs the checker on exclusive leases that are
-// broken in one place. It detects each in one of a few histories.
+// broken in one place. It detects each in one of a few histories. Only the long form
+// runs it.
 func TestBrokenExclusiveLeasesAreCaught(t *testing.T) {
-	runs, first, most := testseed.Sample(t, 3), testseed.From(t, 1), uint64(testseed.Of(40, 200))
+	testseed.OnlyLong(t)
+	const most = 200
+	first := testseed.From(t, 1)
 	for name, mutant := range map[string]func(o *options){
 		"reads that do not wait for the holder": func(o *options) {
 			o.store = func(_ string, s metadata.Store) metadata.Store { return holdsUnseen{s} }
@@ -120,9 +123,6 @@ func TestBrokenExclusiveLeasesAreCaught(t *testing.T) {
 		"a holder that gives back before it sends":      func(o *options) { o.client = givesBackFirst },
 		"a batch that is answered before it is applied": func(o *options) { o.client = answersEarly },
 	} {
-		if !runs() {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			for seed := first; seed < first+most; seed++ {
 				o := exclusively(seed, true)

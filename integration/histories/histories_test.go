@@ -322,8 +322,10 @@ func (blindReads) ReadBarrier(context.Context) error { return nil }
 
 // TestReadsWithoutTheReadIndexAreCaught runs the checker on servers that answer
 // reads without a majority, and are deposed without noticing. It detects them in
-// one of a few histories. The shipped servers pass the same ones.
+// one of a few histories. The shipped servers pass the same ones. Only the long
+// form runs it.
 func TestReadsWithoutTheReadIndexAreCaught(t *testing.T) {
+	testseed.OnlyLong(t)
 	// With the first seed the choices lead to a wrong answer. That also depends on
 	// the scheduler, so more seeds follow.
 	first := testseed.From(t, 1)

@@ -427,8 +427,10 @@ func TestCachedAnswersAreLinearizable(t *testing.T) {
 }
 
 // A client that acknowledges recalls before it has carried them out is like a
-// leader that does not wait for its holders: the model must detect it.
+// leader that does not wait for its holders: the model must detect it. Only the long
+// form runs it.
 func TestTheModelCatchesALeaderThatDoesNotWait(t *testing.T) {
+	testseed.OnlyLong(t)
 	early := func(d transport.Dialer) transport.Dialer {
 		return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			resp, err := m.Do(ctx, req)

@@ -23,6 +23,14 @@ const (
 // Long reports whether MORAINE_TEST_LONG requests the long form.
 func Long() bool { return os.Getenv(longVariable) != "" }
 
+// OnlyLong skips a test that only the long form runs.
+func OnlyLong(t testing.TB) {
+	t.Helper()
+	if !Long() {
+		t.Skipf("only the long form runs it: set %s", longVariable)
+	}
+}
+
 // First returns and prints the first seed of a random test: MORAINE_TEST_SEED, or a
 // random one.
 func First(t testing.TB) uint64 {

@@ -37,6 +37,27 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// A test of the long form alone is skipped in the short one.
+func TestOnlyLong(t *testing.T) {
+	ran := false
+	settings(t, "", "", "")
+	t.Run("short", func(t *testing.T) {
+		testseed.OnlyLong(t)
+		ran = true
+	})
+	if ran {
+		t.Error("the short form runs it")
+	}
+	settings(t, "1", "", "")
+	t.Run("long", func(t *testing.T) {
+		testseed.OnlyLong(t)
+		ran = true
+	})
+	if !ran {
+		t.Error("the long form skips it")
+	}
+}
+
 // A sample has one row in so many, in turn, and the long form all.
 func TestSample(t *testing.T) {
 	rows := func() (n int) {

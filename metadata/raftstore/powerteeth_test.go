@@ -103,9 +103,7 @@ func TestEverySyncMatters(t *testing.T) {
 		bite(t, lie)
 		return
 	}
-	if !testseed.Long() {
-		t.Skip("MORAINE_TEST_LONG is not set")
-	}
+	testseed.OnlyLong(t)
 	var met siteCounts
 	for i, s := range slices.Sorted(maps.Keys(syncs)) {
 		for _, size := range []int{1, 3} {
