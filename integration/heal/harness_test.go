@@ -35,7 +35,8 @@ type world struct {
 	files map[string][]byte
 }
 
-// inWorld runs fn with a cluster under synctest's clock.
+// inWorld runs fn with a cluster under synctest's clock. It has one metadata server,
+// unless opts says otherwise: most tests do not cover how the state is replicated.
 func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,6 +45,9 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 		opts.Seed = 7
 		if opts.SnapshotEntries == 0 {
 			opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
+		}
+		if opts.Metadata == 0 {
+			opts.Metadata = 1
 		}
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)

@@ -67,7 +67,7 @@ func (w *world) settled() {
 // the mean, and every byte reads right. As many hosts may be lost as before,
 // nothing is leaked, and no chunk was moved to and fro.
 func TestAddedChunkserverIsFilled(t *testing.T) {
-	inWorld(t, incluster.Options{CapacityBytes: 32 << 20}, func(w *world) {
+	inWorld(t, incluster.Options{Metadata: 3, CapacityBytes: 32 << 20}, func(w *world) {
 		w.write(60)
 		time.Sleep(5 * time.Second)
 		before, _ := w.held()

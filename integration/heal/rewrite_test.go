@@ -41,7 +41,7 @@ func (w *world) used() (bytes uint64) {
 // automatically, while the leader and a mover are killed. Every byte reads right,
 // nothing is leaked, as many hosts may be lost as before, and the rewrites end.
 func TestMostlyDeadStripesGiveTheirSpaceBack(t *testing.T) {
-	inWorld(t, incluster.Options{RewriteEvery: 30 * time.Second}, func(w *world) {
+	inWorld(t, incluster.Options{Metadata: 3, RewriteEvery: 30 * time.Second}, func(w *world) {
 		w.write(24)
 		time.Sleep(10 * time.Second)
 		fresh := w.used()
