@@ -130,7 +130,7 @@ func TestMountSurvivesLeaderKill(t *testing.T) {
 	}()
 	// unpacked waits until there are more files, or tar has ended.
 	unpacked := func(more int) (over bool) {
-		for before := countFiles(t, session); ; time.Sleep(time.Millisecond) {
+		for before := countFiles(t, session); ; time.Sleep(10 * time.Millisecond) {
 			select {
 			case <-ended:
 				require.NoError(t, tarErr, out.String())
@@ -150,8 +150,8 @@ func TestMountSurvivesLeaderKill(t *testing.T) {
 		require.NoError(t, node.Start())
 		require.NoError(t, node.Ready(t.Context()))
 	}
-	for !unpacked(1) {
-	}
+	<-ended
+	require.NoError(t, tarErr, out.String())
 	t.Logf("%d leaders killed", kills)
 	require.Positive(t, kills)
 	m.umount(t)

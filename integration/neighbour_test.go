@@ -215,6 +215,7 @@ func TestFlushKeepsToTheLimits(t *testing.T) {
 		"cpus":      {"--cpus", fmt.Sprint(cpus)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it mostly waits
 			c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, ChunkserverArgs: args})
 			n := c.Node("n1")
 			cl := connect(t, c, client.Config{})
