@@ -22,7 +22,7 @@ need = @{ [ "$$(command -v $(2) | wc -l)" = "$(words $(2))" ] && python3 -c 'imp
 	  else echo '$(1): install first: $(2), and venv of python3' >&2; exit 1; fi; }
 
 .DEFAULT_GOAL := help
-.PHONY: help build release demo demo-tools setup tools test test-long histories check generated bench cluster generate fuzz clean
+.PHONY: help build release demo demo-tools setup tools test test-long histories check staticcheck generated bench cluster generate fuzz clean
 
 help: ## Print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,12 +74,16 @@ histories: ## 500 histories of the metadata service held against porcupine, thos
 	@set -o pipefail; MORAINE_TEST_LONG=1 $(GO) test -v -count=1 -timeout 80m ./integration/histories 2>&1 | tee .cache/histories.log | \
 	  grep --line-buffered -E 'seeds? [0-9]|^ *(=== RUN|---|ok|FAIL|panic)' || { echo 'make histories: what was said is in .cache/histories.log' >&2; exit 1; }
 
-check: ## The whole gate: format, vet on both architectures, generated code, tests (arrows, promises and caps among them)
+check: ## The whole gate: format, vet on both architectures, staticcheck, generated code, tests (arrows, promises and caps among them)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'))" || { echo 'gofmt: run gofmt -w on:'; gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$'); exit 1; }
 	$(GO) vet ./...
 	GOARCH=arm64 $(GO) vet ./...
-	@$(MAKE) --no-print-directory generated
+	@$(MAKE) --no-print-directory staticcheck generated
 	$(MAKE) test
+
+# A module of its own, so that staticcheck decides no version of the product's.
+staticcheck: ## Look for mistakes and for code that nothing uses (staticcheck.conf)
+	"$$($(GO) -C internal/tools tool -n staticcheck)" ./...
 
 generated: ## Check that the generated Go code is what the .proto files give (if protoc is there)
 	@GO=$(GO) internal/tools/generated.sh

@@ -85,7 +85,7 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 	if err != nil {
 		return d, err
 	}
-	return d, d.settle(ctx, admin)
+	return d, d.settle(ctx)
 }
 
 // killUntil kills servers and restarts them until the day is over. The nodes down
@@ -203,7 +203,7 @@ func (d *day) working() {
 
 // settle waits until all work has ended, recounts everything, removes it, and waits
 // until nothing is left.
-func (d *day) settle(ctx context.Context, admin *incluster.Client) error {
+func (d *day) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 12*time.Hour)
 	defer cancel()
 	if err := d.c.Restart(); err != nil {

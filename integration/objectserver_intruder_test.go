@@ -28,7 +28,7 @@ func TestIntruderAtTheLocalBucket(t *testing.T) {
 	b, node := bucketOf(t, c)
 	keys, err := object.LoadKeys(node.KeysFile())
 	require.NoError(t, err)
-	root, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").Get()
+	root, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").GetWithContext(nil)
 	require.NoError(t, err)
 	const secret, region = "sekrit-bytes", "us-east-1"
 	id, err := b.NewUpload(t.Context(), "sekrit-key", nil)

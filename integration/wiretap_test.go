@@ -224,7 +224,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	for name, seed := range signingKeys(t, backup, secrets["the secret of m2"]) {
 		secrets[name] = seed
 	}
-	s3Key, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").Get()
+	s3Key, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").GetWithContext(nil)
 	require.NoError(t, err)
 	secrets["the root key of S3"] = []byte(s3Key.SecretAccessKey)
 	bucketKeys, err := object.LoadKeys(c.Node(devcluster.ObjectServerName).KeysFile())

@@ -178,5 +178,3 @@ func TestWaiterOfAStepWhoseEndWasLost(t *testing.T) {
 		require.Less(c.t, time.Since(began), 5*time.Second)
 	})
 }
-
-func t_(c *cluster) *testing.T { return c.t }

@@ -282,14 +282,10 @@ func outside(t *testing.T, b string) (picture func() string) {
 // same way. Each is sent unchanged, as a key.
 func ways(b string) (buckets, keys []string) {
 	dir, file := secret+"-dir", secret+"-file"
-	for _, up := range []string{"..", "%2e%2e", "%2E%2E", ".%2e", "..%2f..", "%252e%252e", "..%00", b + "%2f..", b + "/..", "", "%2f", "%5c..", dir, "..%2f" + dir, "%2e%2e%2f" + dir} {
-		buckets = append(buckets, up)
-	}
-	for _, at := range []string{"../../" + dir + "/" + file, "..%2f..%2f" + dir + "%2f" + file, "%2e%2e/%2e%2e/" + dir + "/" + file, "/" + dir + "/" + file,
+	buckets = []string{"..", "%2e%2e", "%2E%2E", ".%2e", "..%2f..", "%252e%252e", "..%00", b + "%2f..", b + "/..", "", "%2f", "%5c..", dir, "..%2f" + dir, "%2e%2e%2f" + dir}
+	keys = []string{"../../" + dir + "/" + file, "..%2f..%2f" + dir + "%2f" + file, "%2e%2e/%2e%2e/" + dir + "/" + file, "/" + dir + "/" + file,
 		"%2f" + dir + "%2f" + file, "x/../../../" + dir + "/" + file, "//" + dir + "/" + file, "..%5c..%5c" + dir + "%5c" + file, "up/" + file, "top/" + file, "file",
-		"far/" + file, "through/" + file, "up/../" + file, moraine.UploadsDir + "/../../../" + dir + "/" + file} {
-		keys = append(keys, at)
-	}
+		"far/" + file, "through/" + file, "up/../" + file, moraine.UploadsDir + "/../../../" + dir + "/" + file}
 	return buckets, keys
 }
 

@@ -31,13 +31,11 @@ type fakeCluster struct {
 }
 
 type fakeRun struct {
-	id       uint64
-	attempt  uint32
-	launch   string
-	steps    map[uint64]*fakeStep
-	latest   *fakeStep
-	fixed    *fakeStep
-	resolved bool
+	id      uint64
+	attempt uint32
+	launch  string
+	steps   map[uint64]*fakeStep
+	latest  *fakeStep
 }
 
 type fakeStep struct {

@@ -62,13 +62,12 @@ var faults = []fault{
 
 // row is one run of a script: a cluster, and a client whose requests a fault hits.
 type row struct {
-	t      *testing.T
-	ctx    context.Context
-	c      *incluster.Cluster
-	nap    incluster.Nap
-	fault  fault
-	step   func(*wire.MetaRequest) bool
-	script func(*row)
+	t     *testing.T
+	ctx   context.Context
+	c     *incluster.Cluster
+	nap   incluster.Nap
+	fault fault
+	step  func(*wire.MetaRequest) bool
 
 	mu    sync.Mutex
 	armed bool

@@ -414,7 +414,7 @@ func TestFsckAsksForAnAdministrator(t *testing.T) {
 func TestFsckIsQuietUnderLoad(t *testing.T) {
 	// Dead chunks are deleted within about a second, so that deletions happen all
 	// the time.
-	checkable(t, incluster.Options{Chunkservers: 7, Grace: time.Second, RepairGrace: 5 * time.Second}, func(w *world, _ map[string]*mistaken, check *fsck.Checker) {
+	checkable(t, incluster.Options{Chunkservers: 7, Grace: time.Second, RepairGrace: 5 * time.Second}, func(w *world, _ map[string]*mistaken, _ *fsck.Checker) {
 		ctx, stop := context.WithCancel(w.ctx)
 		defer stop()
 		g, ctx := errgroup.WithContext(ctx)
@@ -439,7 +439,7 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 		// check.
 		d := w.Dialer(transport.RoleAdmin, "slow")
 		defer d.Close()
-		check = fsck.New(fsck.Config{}, fsck.Deps{Chunks: d.Chunks, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+		check := fsck.New(fsck.Config{}, fsck.Deps{Chunks: d.Chunks, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			if req.GetCheckChunks().GetSlice() != nil {
 				time.Sleep(1500 * time.Millisecond)
 			}

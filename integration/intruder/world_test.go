@@ -33,10 +33,10 @@ const (
 
 // refs are the things that a request names.
 type refs struct {
-	dir, file, stripe, object, job, run, session uint64
-	name, run1                                   string // of the file, and of the run's directory
-	device                                       uint32
-	host                                         string
+	dir, file, stripe, object, job, run uint64
+	name, run1                          string // of the file, and of the run's directory
+	device                              uint32
+	host                                string
 }
 
 // world is a cluster with a directory /a, which intruders may see, and /b, which

@@ -48,7 +48,6 @@ type history struct {
 	seq    atomic.Int64
 	mu     sync.Mutex
 	events []event
-	hits   atomic.Uint64
 }
 
 func (h *history) add(e event) {

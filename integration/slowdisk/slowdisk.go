@@ -43,10 +43,7 @@ func Mount(dir, backing string) (*Disk, error) {
 	}
 	d := &Disk{}
 	root := &fs.LoopbackRoot{Path: backing, Dev: uint64(st.Dev)}
-	root.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &slowNode{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
-	}
-	node := &slowNode{LoopbackNode: fs.LoopbackNode{RootData: root}, disk: d}
+	node := &slowNode{LoopbackNode: &fs.LoopbackNode{RootData: root}, disk: d}
 	root.RootNode = node
 	options := &fs.Options{MountOptions: fuse.MountOptions{FsName: filepath.Base(dir), MaxWrite: 512 << 10}}
 	server, err := fs.Mount(dir, node, options)
@@ -117,8 +114,13 @@ func (d *Disk) wait() {
 
 // slowNode is a file or directory of it.
 type slowNode struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	disk *Disk
+}
+
+// WrapChild implements fs.NodeWrapChilder.
+func (n *slowNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	return &slowNode{LoopbackNode: ops.(*fs.LoopbackNode), disk: n.disk}
 }
 
 // Open implements fs.NodeOpener. It opens the backing file without O_DIRECT, for

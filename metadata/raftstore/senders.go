@@ -70,6 +70,7 @@ func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, c
 			return
 		}
 		for len(ch) == 0 && ctx.Err() == nil && p.reads.tracker.leads(m.lead) && !t.acks.confirmed(id, m.lead.term, m.tick) {
+			//lint:ignore SA1019 raft sets Leader in its own requests too
 			req := raft.AppendEntriesRequest{RPCHeader: header, Term: m.lead.term, Leader: header.Addr}
 			err := t.AppendEntries(id, p.reads.group.address(id), &req, &raft.AppendEntriesResponse{})
 			if err == nil {

@@ -34,9 +34,8 @@ the newest checkpoint on the current branch.`,
 
 // stepChoice are the flags that choose a step; without them it is the latest.
 type stepChoice struct {
-	step    uint64
-	given   bool
-	attempt uint32
+	step  uint64
+	given bool
 }
 
 func (s *stepChoice) flags(cmd *cobra.Command) {
