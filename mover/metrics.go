@@ -2,6 +2,7 @@ package mover
 
 import (
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -35,36 +36,24 @@ const (
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_mover_" + name, Help: help})
+	f := metric.For(reg, "mover")
+	return &Metrics{
+		WaitsExceeded:  limit.NewMetrics(reg, "mover"),
+		Jobs:           f.Counters("jobs_total", "Leased jobs that ended here, by kind and outcome.", "kind", "outcome"),
+		JobSeconds:     f.Histograms("job_seconds", "Time from lease to end of a job, by kind.", prometheus.ExponentialBuckets(0.01, 3, 10), "kind"),
+		Running:        f.Gauge("running_jobs", "Jobs being worked on."),
+		LeasesLost:     f.Counter("leases_lost_total", "Jobs stopped because their lease was lost."),
+		ChunksRepaired: f.Counter("repaired_chunks_total", "Chunks rebuilt and committed on a new device."),
+		BytesRepaired:  f.Counter("repaired_bytes_total", "Bytes of chunks rebuilt and committed on a new device."),
+		StripesStale:   f.Counter("stale_stripes_total", "Stripes that had changed or died before their repair was committed."),
+		ChunkErrors:    f.Counters("chunk_errors_total", "Chunks that could not be rebuilt or put, by kind of error.", "kind"),
+		FilesFlushed:   f.Counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
+		BytesFlushed:   f.Counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
+		BytesReadBack:  f.Counter("read_back_bytes_total", "Bytes of objects read back from the bucket to be compared with what was sent."),
+		BytesStaged:    f.Counter("staged_bytes_total", "Bytes of files gone through by staging."),
+		BytesRewritten: f.Counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead, or small, into new ones."),
+		FilesPacked:    f.Counter("packed_files_total", "Small files that were packed with others into one stripe."),
+		ObjectsDeleted: f.Counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
+		RateWaits:      f.Counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
 	}
-	m := &Metrics{
-		WaitsExceeded: limit.NewMetrics(reg, "mover"),
-		Jobs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_jobs_total",
-			Help: "Leased jobs that ended here, by kind and outcome."}, []string{"kind", "outcome"}),
-		JobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_mover_job_seconds",
-			Help: "Time from lease to end of a job, by kind.", Buckets: prometheus.ExponentialBuckets(0.01, 3, 10)}, []string{"kind"}),
-		Running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "moraine_mover_running_jobs",
-			Help: "Jobs being worked on."}),
-		LeasesLost:     counter("leases_lost_total", "Jobs stopped because their lease was lost."),
-		ChunksRepaired: counter("repaired_chunks_total", "Chunks rebuilt and committed on a new device."),
-		BytesRepaired:  counter("repaired_bytes_total", "Bytes of chunks rebuilt and committed on a new device."),
-		StripesStale:   counter("stale_stripes_total", "Stripes that had changed or died before their repair was committed."),
-		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_mover_chunk_errors_total",
-			Help: "Chunks that could not be rebuilt or put, by kind of error."}, []string{"kind"}),
-		FilesFlushed:   counter("flushed_files_total", "Files whose content was uploaded to the bucket and recorded."),
-		BytesFlushed:   counter("flushed_bytes_total", "Bytes of files uploaded to the bucket."),
-		BytesReadBack:  counter("read_back_bytes_total", "Bytes of objects read back from the bucket to be compared with what was sent."),
-		BytesStaged:    counter("staged_bytes_total", "Bytes of files gone through by staging."),
-		BytesRewritten: counter("rewritten_bytes_total", "Bytes of files put out of stripes that were mostly dead, or small, into new ones."),
-		FilesPacked:    counter("packed_files_total", "Small files that were packed with others into one stripe."),
-		ObjectsDeleted: counter("deleted_objects_total", "Objects deleted from the bucket because nothing refers to them."),
-		RateWaits:      counter("rate_waits_total", "Chunks that waited for the bound on bytes a second."),
-	}
-	if reg != nil {
-		reg.MustRegister(m.Jobs, m.JobSeconds, m.Running, m.LeasesLost, m.ChunksRepaired, m.BytesRepaired,
-			m.StripesStale, m.ChunkErrors, m.RateWaits,
-			m.FilesFlushed, m.BytesFlushed, m.BytesReadBack, m.BytesStaged, m.BytesRewritten, m.FilesPacked, m.ObjectsDeleted)
-	}
-	return m
 }

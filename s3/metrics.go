@@ -1,6 +1,10 @@
 package s3
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/morainefs/moraine/internal/metric"
+)
 
 // Metrics counts what the endpoint does with objects.
 type Metrics struct {
@@ -11,13 +15,10 @@ type Metrics struct {
 
 // NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		PutBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_put_bytes_total", Help: "Bytes of objects and parts that were put and committed."}),
-		GetBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_get_bytes_total", Help: "Bytes of objects sent to clients."}),
-		Errors:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_s3_errors_total", Help: "Requests that failed in the cluster, by kind of error; clients that made no progress count as `timed out`."}, []string{"kind"}),
+	f := metric.For(reg, "s3")
+	return &Metrics{
+		PutBytes: f.Counter("put_bytes_total", "Bytes of objects and parts that were put and committed."),
+		GetBytes: f.Counter("get_bytes_total", "Bytes of objects sent to clients."),
+		Errors:   f.Counters("errors_total", "Requests that failed in the cluster, by kind of error; clients that made no progress count as `timed out`.", "kind"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.PutBytes, m.GetBytes, m.Errors)
-	}
-	return m
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -69,36 +70,26 @@ const (
 
 // NewMetrics makes the collectors and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_transport_" + name, Help: help}, labels)
-	}
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_transport_" + name, Help: help}, labels)
-	}
+	f := metric.For(reg, "transport")
 	m := &Metrics{
-		connections: gauge("connections", "Connections open.", "side", "class", "network"),
-		requests:    counter("requests_total", "Requests ended, by outcome.", "side", "kind", "outcome"),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_transport_request_seconds",
-			Help: "Time from the start of a request to its end.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 16)}, []string{"side", "kind"}),
-		inFlight: gauge("in_flight_requests", "Running requests.", "side", "class"),
-		sent:     counter("sent_bytes_total", "Bytes sent.", "side", "class"),
-		received: counter("received_bytes_total", "Bytes received.", "side", "class"),
-		dials:    counter("dials_total", "Connection attempts, by outcome.", "outcome"),
-		refused:  counter("refused_connections_total", "Connections that a server refused, by reason.", "reason"),
-		dead:     counter("dead_peers_total", "Connections closed because the peer was silent or stuck.", "side"),
-		limited:  counter("limit_waits_total", "Times that a request waited at a connection's limit for others to end.", "side"),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_transport_handler_panics_total",
-			Help: "Handlers that panicked; each is a bug."}),
-		certificate:   gauge("certificate_expiry_timestamp_seconds", "When the certificate of this process expires, in seconds since the epoch."),
+		connections:   f.Gauges("connections", "Connections open.", "side", "class", "network"),
+		requests:      f.Counters("requests_total", "Requests ended, by outcome.", "side", "kind", "outcome"),
+		seconds:       f.Histograms("request_seconds", "Time from the start of a request to its end.", prometheus.ExponentialBuckets(20e-6, 2.5, 16), "side", "kind"),
+		inFlight:      f.Gauges("in_flight_requests", "Running requests.", "side", "class"),
+		sent:          f.Counters("sent_bytes_total", "Bytes sent.", "side", "class"),
+		received:      f.Counters("received_bytes_total", "Bytes received.", "side", "class"),
+		dials:         f.Counters("dials_total", "Connection attempts, by outcome.", "outcome"),
+		refused:       f.Counters("refused_connections_total", "Connections that a server refused, by reason.", "reason"),
+		dead:          f.Counters("dead_peers_total", "Connections closed because the peer was silent or stuck.", "side"),
+		limited:       f.Counters("limit_waits_total", "Times that a request waited at a connection's limit for others to end.", "side"),
+		panics:        f.Counter("handler_panics_total", "Handlers that panicked; each is a bug."),
+		certificate:   f.Gauges("certificate_expiry_timestamp_seconds", "When the certificate of this process expires, in seconds since the epoch."),
 		waitsExceeded: limit.NewMetrics(reg, "transport"),
 	}
 	for _, s := range []side{sideClient, sideServer} {
 		for c := Control; c <= Raft; c++ {
 			m.sides[s].inFlight[c] = m.inFlight.WithLabelValues(s.String(), c.String())
 		}
-	}
-	if reg != nil {
-		reg.MustRegister(m.connections, m.requests, m.seconds, m.inFlight, m.sent, m.received, m.dials, m.refused, m.dead, m.limited, m.panics, m.certificate)
 	}
 	return m
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 )
@@ -45,12 +46,8 @@ type quiet struct {
 // named moraine_<part>_resource_waits_exceeded_total. It registers the counter with
 // reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer, part string) *prometheus.CounterVec {
-	exceeded := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_" + part + "_resource_waits_exceeded_total",
-		Help: "Calls that failed because a limited resource did not become free in time, by resource."}, []string{"resource"})
-	if reg != nil {
-		reg.MustRegister(exceeded)
-	}
-	return exceeded
+	return metric.For(reg, part).Counters("resource_waits_exceeded_total",
+		"Calls that failed because a limited resource did not become free in time, by resource.", "resource")
 }
 
 // NewReporter returns a Reporter. Both arguments may be nil.
@@ -124,6 +121,23 @@ func (r *Resource) Wait(ctx context.Context, wait func(context.Context) error) e
 		return nil
 	}
 	return r.GaveUp(ctx, time.Since(began))
+}
+
+// Enter puts an element into slots, which bound the resource, and waits for room as Wait does.
+func (r *Resource) Enter(ctx context.Context, slots chan<- struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	default:
+	}
+	return r.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 // GaveUp returns the error of a wait that ended without the resource, as Wait does,

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 )
 
 // Metrics are the metrics of a metadata server. All are named moraine_metadata_*.
@@ -81,95 +82,72 @@ var applyBuckets = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5
 
 // NewMetrics makes the metrics and registers them with reg, if that is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_metadata_" + name, Help: help})
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "moraine_metadata_" + name, Help: help})
-	}
-	leaderOnly := func(name, help string) leaderGauge {
-		return leaderGauge{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_" + name, Help: help}, nil)}
-	}
-	histogram := func(name, help string, start, factor float64, n int) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "moraine_metadata_" + name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(start, factor, n)})
-	}
+	f := metric.For(reg, "metadata")
 	m := &Metrics{
-		WaitsExceeded: limit.NewMetrics(reg, "metadata"),
-		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_metadata_requests_total",
-			Help: "Requests answered, by request and outcome."}, []string{"request", "outcome"}),
-		BatchCommands:     histogram("entry_commands", "Commands packed into one Raft entry.", 1, 2, 9),
-		BatchBytes:        histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
-		ProposeWait:       histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
-		QueueFull:         counter("queue_full_total", "Commands that found the queue full and waited."),
-		Leading:           gauge("leading", "1 while this server leads."),
-		Outlived:          counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
-		Leaderships:       counter("leaderships_total", "How often this server began to lead."),
-		Ticks:             counter("ticks_total", "Steps of cluster time."),
-		ClockGaps:         counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
-		CatchUps:          counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
-		Sessions:          gauge("sessions", "Live sessions."),
-		Expired:           counter("sessions_expired_total", "Sessions ended because they were not renewed."),
-		SessionsRefused:   counter("sessions_refused_total", "Sessions refused because the certificate had as many as it may have (--max-sessions)."),
-		Revoked:           gauge("revoked_certificates", "Entries of the list of revoked certificates, of 4,096 at most."),
-		LiveHosts:         leaderOnly("live_hosts", "Hosts whose heartbeats arrive."),
-		UnknownHosts:      leaderOnly("unknown_hosts", "Registered hosts that the present leader has not heard of yet."),
-		UnreportedDevices: leaderOnly("unreported_devices", "Devices in use without a whole report of their chunks since they booted."),
-		UnreachableHosts:  leaderOnly("unreachable_hosts", "Hosts that are up, and that the chunkservers which try them get no authenticated connection to."),
-		FailingBuckets:    leaderOnly("failing_buckets", "Buckets that do not answer a host that serves them."),
-		EndedGrants:       leaderOnly("ended_grants", "Ended grants, or ranges of them, that are kept since a device has not reported after their end; 100,000 at most are counted."),
-		CheckProblems:     leaderOnly("check_problems", "Problems that the last check of the whole state found."),
-		CheckAge:          leaderOnly("check_age_seconds", "Age of the last check of the whole state."),
-		SilentHosts:       leaderOnly("silent_hosts", "Registered hosts whose heartbeats do not arrive."),
-		DevicesOut:        counter("devices_declared_out_total", "Devices declared out because their host was silent."),
-		RepairQueue:       leaderOnly("repair_queue_stripes", "Stripes waiting for repair."),
-		RepairRunning:     leaderOnly("repair_running_stripes", "Stripes that repair jobs work on."),
-		RepairTasks:       counter("repair_tasks_total", "Stripes given to repair jobs."),
-		JobPieces:         counter("job_pieces_total", "Pieces of jobs run by the leader."),
-		JobsLeased:        counter("jobs_leased_total", "Leases of jobs given to movers."),
-		Deletions:         counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
-		UnknownChunks:     counter("unknown_chunks_total", "Reported chunks that nothing explains."),
-		DamagedChunks:     counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
-		BackupAge:         gauge("backup_age_seconds", "Age of the newest backup that the leader has taken by itself; 0: there is none."),
-		BackupBytes:       gauge("backup_bytes", "Size of that backup."),
-		BackupFailed:      gauge("backup_failed", "1 while the last backup that the leader tried to take by itself has failed."),
-		AdoptedChunks:     counter("adopted_chunks_total", "Chunks on another device than their stripe record named, where the named one was gone: the record names them now."),
-		Suspects:          counter("suspected_chunks_total", "Chunks that clients reported as bad, and that their chunkserver was to verify."),
-		SuspectsRefused:   counter("suspected_chunks_refused_total", "Chunks that clients reported as bad, and that were ignored because the certificate reports too many."),
-		MissingChunks:     counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
-		StepsAborted:      counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
+		WaitsExceeded:     limit.NewMetrics(reg, "metadata"),
+		Requests:          f.Counters("requests_total", "Requests answered, by request and outcome.", "request", "outcome"),
+		BatchCommands:     f.Histogram("entry_commands", "Commands packed into one Raft entry.", 1, 2, 9),
+		BatchBytes:        f.Histogram("entry_bytes", "Size of one Raft entry.", 64, 4, 8),
+		ProposeWait:       f.Histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
+		QueueFull:         f.Counter("queue_full_total", "Commands that found the queue full and waited."),
+		Leading:           f.Gauge("leading", "1 while this server leads."),
+		Outlived:          f.Counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
+		Leaderships:       f.Counter("leaderships_total", "How often this server began to lead."),
+		Ticks:             f.Counter("ticks_total", "Steps of cluster time."),
+		ClockGaps:         f.Counter("clock_gaps_total", "Ticks so late that every session and host got a full term anew."),
+		CatchUps:          f.Counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
+		Sessions:          f.Gauge("sessions", "Live sessions."),
+		Expired:           f.Counter("sessions_expired_total", "Sessions ended because they were not renewed."),
+		SessionsRefused:   f.Counter("sessions_refused_total", "Sessions refused because the certificate had as many as it may have (--max-sessions)."),
+		Revoked:           f.Gauge("revoked_certificates", "Entries of the list of revoked certificates, of 4,096 at most."),
+		LiveHosts:         leaderGauge{f.Gauges("live_hosts", "Hosts whose heartbeats arrive.")},
+		UnknownHosts:      leaderGauge{f.Gauges("unknown_hosts", "Registered hosts that the present leader has not heard of yet.")},
+		UnreportedDevices: leaderGauge{f.Gauges("unreported_devices", "Devices in use without a whole report of their chunks since they booted.")},
+		UnreachableHosts:  leaderGauge{f.Gauges("unreachable_hosts", "Hosts that are up, and that the chunkservers which try them get no authenticated connection to.")},
+		FailingBuckets:    leaderGauge{f.Gauges("failing_buckets", "Buckets that do not answer a host that serves them.")},
+		EndedGrants:       leaderGauge{f.Gauges("ended_grants", "Ended grants, or ranges of them, that are kept since a device has not reported after their end; 100,000 at most are counted.")},
+		CheckProblems:     leaderGauge{f.Gauges("check_problems", "Problems that the last check of the whole state found.")},
+		CheckAge:          leaderGauge{f.Gauges("check_age_seconds", "Age of the last check of the whole state.")},
+		SilentHosts:       leaderGauge{f.Gauges("silent_hosts", "Registered hosts whose heartbeats do not arrive.")},
+		DevicesOut:        f.Counter("devices_declared_out_total", "Devices declared out because their host was silent."),
+		RepairQueue:       leaderGauge{f.Gauges("repair_queue_stripes", "Stripes waiting for repair.")},
+		RepairRunning:     leaderGauge{f.Gauges("repair_running_stripes", "Stripes that repair jobs work on.")},
+		RepairTasks:       f.Counter("repair_tasks_total", "Stripes given to repair jobs."),
+		JobPieces:         f.Counter("job_pieces_total", "Pieces of jobs run by the leader."),
+		JobsLeased:        f.Counter("jobs_leased_total", "Leases of jobs given to movers."),
+		Deletions:         f.Counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
+		UnknownChunks:     f.Counter("unknown_chunks_total", "Reported chunks that nothing explains."),
+		DamagedChunks:     f.Counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
+		BackupAge:         f.Gauge("backup_age_seconds", "Age of the newest backup that the leader has taken by itself; 0: there is none."),
+		BackupBytes:       f.Gauge("backup_bytes", "Size of that backup."),
+		BackupFailed:      f.Gauge("backup_failed", "1 while the last backup that the leader tried to take by itself has failed."),
+		AdoptedChunks:     f.Counter("adopted_chunks_total", "Chunks on another device than their stripe record named, where the named one was gone: the record names them now."),
+		Suspects:          f.Counter("suspected_chunks_total", "Chunks that clients reported as bad, and that their chunkserver was to verify."),
+		SuspectsRefused:   f.Counter("suspected_chunks_refused_total", "Chunks that clients reported as bad, and that were ignored because the certificate reports too many."),
+		MissingChunks:     f.Counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
+		StepsAborted:      f.Counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
-	m.Apply = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_metadata_apply_seconds",
-		Help: "Time to apply one command to the state, by command.", Buckets: applyBuckets}, []string{"command"})
-	m.ApplyLongest = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "moraine_metadata_apply_longest_seconds",
-		Help: "Longest time that one command took to apply since the server started, by command."}, []string{"command"})
-	m.RebalanceLeft = gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")
-	m.RebalancedChunks = counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
-	m.RebalancedBytes = counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
-	m.RewriteStripes = counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
-	m.PackFiles = counter("pack_files_total", "Small files given to movers to be packed with each other.")
-	m.KeptBytes = gauge("kept_bytes", "Bytes of chunks that no file names any more and that are kept for the backup horizon.")
-	m.PendingBytes = gauge("pending_bytes", "Bytes of dead chunks that wait for their deletion; not those that are kept for backups.")
-	m.BackupHorizon = gauge("backup_horizon_seconds", "For how long all of that has been kept: the age up to which a backup restores whole.")
-	m.StripesDeadBytes = gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
-	m.Leases = gauge("leases", "Leases that sessions hold.")
-	m.LeaseSessions = gauge("lease_sessions", "Sessions with a standing to hold leases.")
-	m.LeasesGranted = counter("leases_granted_total", "Leases granted with answers, those held already included.")
-	m.Recalls = counter("lease_recalls_total", "Recalls sent to sessions.")
-	m.Holds = gauge("exclusive_leases", "Exclusive leases on directories that sessions hold.")
-	m.HoldRecalls = counter("exclusive_lease_recalls_total", "Exclusive leases that their holders were asked to give back.")
-	m.HoldsLapsed = counter("exclusive_leases_lapsed_total", "Exclusive leases that were taken from sessions that were not heard of in time.")
-	m.Reclaims = counter("lease_reclaims_total", "Sessions that came back with leases of an earlier standing.")
-	m.LeasesRanOut = counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
-	m.LeaseWaits = counter("lease_waits_total", "Answers that waited until recalls were carried out.")
-	if reg != nil {
-		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.BackupHorizon)
-		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
-		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.SessionsRefused, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
-			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
-			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.Suspects, m.SuspectsRefused, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
-	}
+	m.Apply = f.Histograms("apply_seconds", "Time to apply one command to the state, by command.", applyBuckets, "command")
+	m.ApplyLongest = f.Gauges("apply_longest_seconds", "Longest time that one command took to apply since the server started, by command.", "command")
+	m.RebalanceLeft = f.Gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")
+	m.RebalancedChunks = f.Counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
+	m.RebalancedBytes = f.Counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
+	m.RewriteStripes = f.Counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
+	m.PackFiles = f.Counter("pack_files_total", "Small files given to movers to be packed with each other.")
+	m.KeptBytes = f.Gauge("kept_bytes", "Bytes of chunks that no file names any more and that are kept for the backup horizon.")
+	m.PendingBytes = f.Gauge("pending_bytes", "Bytes of dead chunks that wait for their deletion; not those that are kept for backups.")
+	m.BackupHorizon = f.Gauge("backup_horizon_seconds", "For how long all of that has been kept: the age up to which a backup restores whole.")
+	m.StripesDeadBytes = f.Gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
+	m.Leases = f.Gauge("leases", "Leases that sessions hold.")
+	m.LeaseSessions = f.Gauge("lease_sessions", "Sessions with a standing to hold leases.")
+	m.LeasesGranted = f.Counter("leases_granted_total", "Leases granted with answers, those held already included.")
+	m.Recalls = f.Counter("lease_recalls_total", "Recalls sent to sessions.")
+	m.Holds = f.Gauge("exclusive_leases", "Exclusive leases on directories that sessions hold.")
+	m.HoldRecalls = f.Counter("exclusive_lease_recalls_total", "Exclusive leases that their holders were asked to give back.")
+	m.HoldsLapsed = f.Counter("exclusive_leases_lapsed_total", "Exclusive leases that were taken from sessions that were not heard of in time.")
+	m.Reclaims = f.Counter("lease_reclaims_total", "Sessions that came back with leases of an earlier standing.")
+	m.LeasesRanOut = f.Counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
+	m.LeaseWaits = f.Counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	return m
 }
 

@@ -2,10 +2,10 @@ package raftstore
 
 import (
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are the collectors of one Store.
@@ -33,16 +33,7 @@ type Metrics struct {
 
 // NewMetrics makes the collectors and registers them with reg, if it is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	f := promauto.With(reg)
-	gauge := func(name, help string) prometheus.Gauge {
-		return f.NewGauge(prometheus.GaugeOpts{Name: "moraine_raft_" + name, Help: help})
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return f.NewCounter(prometheus.CounterOpts{Name: "moraine_raft_" + name, Help: help})
-	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return f.NewHistogram(prometheus.HistogramOpts{Name: "moraine_raft_" + name, Help: help, Buckets: buckets})
-	}
+	f := metric.For(reg, "raft")
 	seconds := prometheus.ExponentialBuckets(50e-6, 2, 18) // 50 us to 6.5 s
 	// With an edge at 100 ms too, which nothing that is applied may take longer than.
 	i, _ := slices.BinarySearch(seconds, 0.1)
@@ -50,25 +41,23 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counts := prometheus.ExponentialBuckets(1, 2, 11)
 	return &Metrics{
 		WaitsExceeded:   limit.NewMetrics(reg, "raft"),
-		Leader:          gauge("leader", "1 while this node leads and serves."),
-		LeaderChanges:   counter("leader_changes_total", "Times that this node began to lead."),
-		LeaderSilent:    counter("leader_silent_total", "Times that this node, a follower, gave up a leader that was silent for too long."),
-		Applied:         gauge("applied_index", "Index of the last log entry applied."),
-		Entries:         counter("entries_applied_total", "Log entries applied."),
-		ApplyBatch:      histogram("apply_batch_entries", "Log entries in one commit of the state.", counts),
-		ApplySeconds:    histogram("apply_seconds", "Time to apply and commit one batch of entries.", applied),
-		AppendSeconds:   histogram("log_append_seconds", "Time of one durable append to the log.", seconds),
-		ProposeSeconds:  histogram("propose_seconds", "Time from a proposal to its result.", seconds),
-		ReadRounds:      counter("read_rounds_total", "Confirmations of leadership made for reads."),
-		ReadsShared:     histogram("read_round_reads", "Reads that one confirmation served.", counts),
-		BarrierSeconds:  histogram("read_barrier_seconds", "Time that a read waited for its confirmation.", seconds),
-		SnapshotSeconds: histogram("snapshot_seconds", "Time to take, to receive or to restore a snapshot.", prometheus.ExponentialBuckets(1e-3, 2, 22)),
-		ReceivedBytes:   counter("snapshot_received_bytes_total", "Bytes of snapshots that other nodes sent."),
-		LowSpace:        gauge("low_space", "1 while the metadata disk is nearly full."),
-		LogStalled:      gauge("log_stalled", "1 while an append to the log hangs and no other server can lead."),
-		Fenced:          counter("fenced_total", "Connections with metadata servers of another incarnation, or cluster, that were refused."),
-		Snapshots: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "moraine_raft_snapshots_total", Help: "Snapshots, by what was done with them.",
-		}, []string{"action"}),
+		Leader:          f.Gauge("leader", "1 while this node leads and serves."),
+		LeaderChanges:   f.Counter("leader_changes_total", "Times that this node began to lead."),
+		LeaderSilent:    f.Counter("leader_silent_total", "Times that this node, a follower, gave up a leader that was silent for too long."),
+		Applied:         f.Gauge("applied_index", "Index of the last log entry applied."),
+		Entries:         f.Counter("entries_applied_total", "Log entries applied."),
+		ApplyBatch:      f.HistogramOf("apply_batch_entries", "Log entries in one commit of the state.", counts),
+		ApplySeconds:    f.HistogramOf("apply_seconds", "Time to apply and commit one batch of entries.", applied),
+		AppendSeconds:   f.HistogramOf("log_append_seconds", "Time of one durable append to the log.", seconds),
+		ProposeSeconds:  f.HistogramOf("propose_seconds", "Time from a proposal to its result.", seconds),
+		ReadRounds:      f.Counter("read_rounds_total", "Confirmations of leadership made for reads."),
+		ReadsShared:     f.HistogramOf("read_round_reads", "Reads that one confirmation served.", counts),
+		BarrierSeconds:  f.HistogramOf("read_barrier_seconds", "Time that a read waited for its confirmation.", seconds),
+		SnapshotSeconds: f.Histogram("snapshot_seconds", "Time to take, to receive or to restore a snapshot.", 1e-3, 2, 22),
+		ReceivedBytes:   f.Counter("snapshot_received_bytes_total", "Bytes of snapshots that other nodes sent."),
+		LowSpace:        f.Gauge("low_space", "1 while the metadata disk is nearly full."),
+		LogStalled:      f.Gauge("log_stalled", "1 while an append to the log hangs and no other server can lead."),
+		Fenced:          f.Counter("fenced_total", "Connections with metadata servers of another incarnation, or cluster, that were refused."),
+		Snapshots:       f.Counters("snapshots_total", "Snapshots, by what was done with them.", "action"),
 	}
 }

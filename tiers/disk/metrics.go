@@ -2,6 +2,7 @@ package disk
 
 import (
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -22,26 +23,17 @@ type Metrics struct {
 
 // NewMetrics makes the collectors, and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_disk_" + name, Help: help})
-	}
-	m := &Metrics{
+	f := metric.For(reg, "disk")
+	return &Metrics{
 		WaitsExceeded: limit.NewMetrics(reg, "disk"),
-		Syncs:         counter("syncs_total", "Syncs of segments."),
-		SyncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "moraine_disk_sync_seconds", Help: "Time of a sync of a segment.",
-			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 18)}),
-		WrittenBytes: counter("written_bytes_total", "Bytes of records written, with head and padding."),
-		ReadBytes:    counter("read_bytes_total", "Bytes read from segments to serve chunks."),
-		CorruptReads: counter("corrupt_reads_total", "Reads that found a checksum mismatch."),
-		Reclaimed:    counter("reclaimed_bytes_total", "Bytes of dead records returned to the file system."),
-		Failures:     counter("failures_total", "Devices taken out of service by an error."),
-		Recovered:    counter("recovered_records_total", "Records replayed when a device was opened."),
-		TornRecords:  counter("torn_records_total", "Unfinished records voided when a device was opened."),
+		Syncs:         f.Counter("syncs_total", "Syncs of segments."),
+		SyncSeconds:   f.Histogram("sync_seconds", "Time of a sync of a segment.", 25e-6, 2, 18),
+		WrittenBytes:  f.Counter("written_bytes_total", "Bytes of records written, with head and padding."),
+		ReadBytes:     f.Counter("read_bytes_total", "Bytes read from segments to serve chunks."),
+		CorruptReads:  f.Counter("corrupt_reads_total", "Reads that found a checksum mismatch."),
+		Reclaimed:     f.Counter("reclaimed_bytes_total", "Bytes of dead records returned to the file system."),
+		Failures:      f.Counter("failures_total", "Devices taken out of service by an error."),
+		Recovered:     f.Counter("recovered_records_total", "Records replayed when a device was opened."),
+		TornRecords:   f.Counter("torn_records_total", "Unfinished records voided when a device was opened."),
 	}
-	if reg != nil {
-		reg.MustRegister(m.Syncs, m.SyncSeconds, m.WrittenBytes, m.ReadBytes, m.CorruptReads, m.Reclaimed,
-			m.Failures, m.Recovered, m.TornRecords)
-	}
-	return m
 }

@@ -1,6 +1,10 @@
 package object
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/morainefs/moraine/internal/metric"
+)
 
 // Metrics are the collectors of a bucket's client.
 type Metrics struct {
@@ -12,18 +16,11 @@ type Metrics struct {
 
 // NewMetrics makes the collectors, and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_object_requests_total",
-			Help: "Requests to the bucket, by operation and outcome."}, []string{"op", "outcome"}),
-		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_object_request_seconds",
-			Help: "Time of a request to the bucket, with its bytes, by operation.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}, []string{"op"}),
-		Sent: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_object_sent_bytes_total",
-			Help: "Bytes of parts that the bucket accepted."}),
-		Received: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_object_received_bytes_total",
-			Help: "Bytes of objects read from the bucket."}),
+	f := metric.For(reg, "object")
+	return &Metrics{
+		Requests: f.Counters("requests_total", "Requests to the bucket, by operation and outcome.", "op", "outcome"),
+		Seconds:  f.Histograms("request_seconds", "Time of a request to the bucket, with its bytes, by operation.", prometheus.ExponentialBuckets(0.001, 2, 18), "op"),
+		Sent:     f.Counter("sent_bytes_total", "Bytes of parts that the bucket accepted."),
+		Received: f.Counter("received_bytes_total", "Bytes of objects read from the bucket."),
 	}
-	if reg != nil {
-		reg.MustRegister(m.Requests, m.Seconds, m.Sent, m.Received)
-	}
-	return m
 }

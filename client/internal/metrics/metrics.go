@@ -5,6 +5,7 @@ package metrics
 
 import (
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -52,59 +53,44 @@ type Metrics struct {
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_client_" + name, Help: help})
-	}
-	seconds := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "moraine_client_" + name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14)})
-	}
-	m := &Metrics{
-		WrittenBytes: counter("written_bytes_total", "File bytes put on chunkservers."),
-		ReadBytes:    counter("read_bytes_total", "File bytes read from chunkservers."),
-		ChunksPut:    counter("chunks_put_total", "Chunks put."),
-		ChunksGot:    counter("chunks_got_total", "Chunks, or ranges of them, read."),
-		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_client_chunk_errors_total",
-			Help: "Failed requests to chunkservers."}, []string{"op", "kind"}),
-		ChunksReplaced:     counter("chunks_replaced_total", "Chunks put on another device than was placed."),
-		StripesResubmitted: counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
-		StripesRebuilt:     counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
-		PartsRebuilt:       counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
-		PartsVerified:      counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),
-		ChunksHedged:       counter("chunks_hedged_total", "Late chunks for which others were asked."),
-		ParityWrong:        counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
-		HedgesWon:          counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
-		ChunksReported:     counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
-		MetaRequests:       counter("meta_requests_total", "Requests to the metadata service."),
-		LeadersLeft:        counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
-		MetaRetries:        counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
-		MetaSeconds:        seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
-		PutSeconds:         seconds("put_seconds", "Time to put a chunk."),
-		GetSeconds:         seconds("get_seconds", "Time to read a chunk or a range of it."),
-		CommitSeconds:      seconds("commit_seconds", "Time from the call of Commit to its end."),
-		Sessions:           counter("sessions_total", "Sessions opened."),
-		BudgetWaits:        counter("budget_waits_total", "Writes that waited for the memory budget."),
-		StripesCutShort:    counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
-		ReadaheadHits:      counter("readahead_hits_total", "Reads served from what was fetched ahead."),
-		PiecesGot:          counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
-		PieceErrors:        counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
-		CacheHits:          counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
-		CacheMisses:        counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
-		CacheRecalls:       counter("cache_recalls_total", "Recalls carried out."),
-		LocalCreates:       counter("local_creates_total", "Files made under exclusive leases, before the service heard of them."),
-		LocalCreatesLost:   counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
-		HoldRecalls:        counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
-		LeaseRequests:      counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
+	f := metric.For(reg, "client")
+	return &Metrics{
+		WrittenBytes:       f.Counter("written_bytes_total", "File bytes put on chunkservers."),
+		ReadBytes:          f.Counter("read_bytes_total", "File bytes read from chunkservers."),
+		ChunksPut:          f.Counter("chunks_put_total", "Chunks put."),
+		ChunksGot:          f.Counter("chunks_got_total", "Chunks, or ranges of them, read."),
+		ChunkErrors:        f.Counters("chunk_errors_total", "Failed requests to chunkservers.", "op", "kind"),
+		ChunksReplaced:     f.Counter("chunks_replaced_total", "Chunks put on another device than was placed."),
+		StripesResubmitted: f.Counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
+		StripesRebuilt:     f.Counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
+		PartsRebuilt:       f.Counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
+		PartsVerified:      f.Counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),
+		ChunksHedged:       f.Counter("chunks_hedged_total", "Late chunks for which others were asked."),
+		ParityWrong:        f.Counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
+		HedgesWon:          f.Counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
+		ChunksReported:     f.Counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
+		MetaRequests:       f.Counter("meta_requests_total", "Requests to the metadata service."),
+		LeadersLeft:        f.Counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
+		MetaRetries:        f.Counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
+		MetaSeconds:        f.Histogram("meta_seconds", "Time of requests to the metadata service, retries included.", 0.0001, 2.5, 14),
+		PutSeconds:         f.Histogram("put_seconds", "Time to put a chunk.", 0.0001, 2.5, 14),
+		GetSeconds:         f.Histogram("get_seconds", "Time to read a chunk or a range of it.", 0.0001, 2.5, 14),
+		CommitSeconds:      f.Histogram("commit_seconds", "Time from the call of Commit to its end.", 0.0001, 2.5, 14),
+		Sessions:           f.Counter("sessions_total", "Sessions opened."),
+		BudgetWaits:        f.Counter("budget_waits_total", "Writes that waited for the memory budget."),
+		StripesCutShort:    f.Counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
+		ReadaheadHits:      f.Counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+		PiecesGot:          f.Counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
+		PieceErrors:        f.Counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
+		CacheHits:          f.Counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
+		CacheMisses:        f.Counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
+		CacheRecalls:       f.Counter("cache_recalls_total", "Recalls carried out."),
+		LocalCreates:       f.Counter("local_creates_total", "Files made under exclusive leases, before the service heard of them."),
+		LocalCreatesLost:   f.Counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
+		HoldRecalls:        f.Counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
+		LeaseRequests:      f.Counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
 		WaitsExceeded:      limit.NewMetrics(reg, "client"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesResubmitted, m.StripesRebuilt, m.PartsRebuilt, m.PartsVerified, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
-			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
-			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
-			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
-	}
-	return m
 }
 
 // Count returns the value of a counter; 0 on error.
