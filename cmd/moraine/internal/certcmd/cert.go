@@ -62,7 +62,7 @@ func printCertificates(env *cli.Env, infos ...Certificate) error {
 
 // NewCertCommand returns `moraine cert`.
 func NewCertCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "cert",
 		GroupID: cli.GroupCluster,
 		Short:   "Make the cluster's authority and certificates for nodes, clients and admins",
@@ -75,11 +75,7 @@ replaced certificate without a restart.`,
   moraine cert issue ./ca metadata m1
   moraine cert issue ./ca chunkserver n1
   moraine cert issue ./ca client alice --scope /team-a --read-only`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newCertInitCommand(env), newCertIssueCommand(env), newCertRenewCommand(env), newCertShowCommand(env), newCertRevokeCommand(env))
-	return cmd
+	}, newCertInitCommand(env), newCertIssueCommand(env), newCertRenewCommand(env), newCertShowCommand(env), newCertRevokeCommand(env))
 }
 
 func newCertInitCommand(env *cli.Env) *cobra.Command {

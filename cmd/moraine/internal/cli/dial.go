@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -140,6 +143,26 @@ func (env *Env) Dial(ctx context.Context) (*Connection, error) {
 	return env.DialHosts(ctx, "", client.Config{})
 }
 
+// OnCluster returns the body of a command that connects to the cluster named by --endpoint.
+func (env *Env) OnCluster(do func(ctx context.Context, c *Connection, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := env.Dial(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return do(cmd.Context(), c, args)
+	}
+}
+
+// Parent makes cmd a command that only has others below it, and shows its help.
+func Parent(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(below...)
+	return cmd
+}
+
 // dialTimeout bounds the wait for a cluster that does not answer: a person waits for most
 // commands.
 const dialTimeout = 15 * time.Second
@@ -151,15 +174,9 @@ const commandPatience = 30 * time.Second
 // DialHosts connects to the cluster whose metadata servers hosts names, or --endpoint names
 // where hosts is empty.
 func (env *Env) DialHosts(ctx context.Context, hosts string, cfg client.Config) (*Connection, error) {
-	if hosts == "" {
-		hosts = env.Global.Endpoint
-	}
-	if cfg.Patience == 0 {
-		cfg.Patience = commandPatience
-	}
-	if cfg.CacheEntries == 0 {
-		cfg.CacheEntries = -1 // a command reads most names only once
-	}
+	hosts = cmp.Or(hosts, env.Global.Endpoint)
+	cfg.Patience = cmp.Or(cfg.Patience, commandPatience)
+	cfg.CacheEntries = cmp.Or(cfg.CacheEntries, -1) // a command reads most names only once
 	cfg.Metadata = SplitEndpoint(hosts)
 	if len(cfg.Metadata) == 0 {
 		return nil, UsageError("no cluster is named: name its metadata servers with --endpoint " +

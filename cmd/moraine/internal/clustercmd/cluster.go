@@ -16,15 +16,11 @@ import (
 
 // NewClusterCommand returns `moraine cluster`.
 func NewClusterCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "cluster",
 		GroupID: cli.GroupCluster,
 		Short:   "Show the state of the whole cluster",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newClusterStatusCommand(env), newClusterUpgradeCommand(env), newQuarantineCommand(env), newLostCommand(env))
-	return cmd
+	}, newClusterStatusCommand(env), newClusterUpgradeCommand(env), newQuarantineCommand(env), newLostCommand(env))
 }
 
 func newClusterStatusCommand(env *cli.Env) *cobra.Command {

@@ -25,14 +25,9 @@ when it is written again or removed. An evicted file also leaves it when its obj
 The cluster knows that an object is gone after a read, a job or a check found it missing:
 "moraine fsck" compares all objects with the bucket.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return listLost(cmd.Context(), env, c)
-		},
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
+			return listLost(ctx, env, c)
+		}),
 	}
 }
 

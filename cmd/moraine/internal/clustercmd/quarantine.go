@@ -31,14 +31,9 @@ chunks may belong to files that the metadata has lost. The cluster never deletes
 itself. The list comes from the devices' reports to the current leader. A small device
 sends one every few minutes, any device within an hour.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return listQuarantine(cmd.Context(), env, c)
-		},
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
+			return listQuarantine(ctx, env, c)
+		}),
 	}
 }
 

@@ -84,15 +84,11 @@ func deviceState(s wire.DeviceState) string {
 }
 
 func newDeviceCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "device",
 		GroupID: cli.GroupCluster,
 		Short:   "List devices, make new ones, and change their states",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newDeviceListCommand(env), newDeviceSetCommand(env), newDeviceFormatCommand(env))
-	return cmd
+	}, newDeviceListCommand(env), newDeviceSetCommand(env), newDeviceFormatCommand(env))
 }
 
 func newDeviceFormatCommand(env *cli.Env) *cobra.Command {
@@ -167,13 +163,8 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 		Use:   "ls",
 		Short: "List all devices",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			resp, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
+			resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
 			if err != nil {
 				return err
 			}
@@ -194,7 +185,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 			return cli.List(env, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
 				return table.Row{r.ID, r.Host, r.State, view.Shout(r.Status), view.Known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), view.Known(r.Measured, r.Chunks), r.Health, r.Reason}
 			})
-		},
+		}),
 	}
 }
 

@@ -23,15 +23,11 @@ import (
 // newHostCommand returns `moraine host`, which is for whole chunkservers. `moraine device` is
 // for single devices.
 func newHostCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "host",
 		GroupID: cli.GroupCluster,
 		Short:   "List hosts, and remove one from the cluster for good",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newHostListCommand(env), newHostRemoveCommand(env))
-	return cmd
+	}, newHostListCommand(env), newHostRemoveCommand(env))
 }
 
 func newHostListCommand(env *cli.Env) *cobra.Command {
@@ -69,15 +65,10 @@ place for new ones. Then --accept-loss gives up the chunks on devices that are o
 device that is in or draining out first ("moraine device set ID out"). Then end the
 host's chunkserver.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return setHostState(cmd.Context(), c.Client, &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_RETIRED,
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, args []string) error {
+			return setHostState(ctx, c.Client, &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_RETIRED,
 				Reason: "its host was removed", AcceptLoss: acceptLoss})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up, for good, the chunks that stripes "+
 		"still have on its devices that are out")
@@ -106,21 +97,16 @@ comes back, the drain continues. When it is empty, remove it with "moraine host 
 --undo does not change devices that are out or draining for another reason. It names them;
 "moraine device set ID in" takes one in.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, args []string) error {
 			if undo {
-				return undoDrain(cmd.Context(), env, c.Client, args[0])
+				return undoDrain(ctx, env, c.Client, args[0])
 			}
 			set := &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_DRAINING, Reason: reasonDrained}
-			if err := setHostState(cmd.Context(), c.Client, set); err != nil || !wait {
+			if err := setHostState(ctx, c.Client, set); err != nil || !wait {
 				return err
 			}
-			return waitDrained(cmd.Context(), env, c.Client, args[0])
-		},
+			return waitDrained(ctx, env, c.Client, args[0])
+		}),
 	}
 	cmd.Flags().BoolVar(&undo, "undo", false, "end the drain: take the host in again, with the chunks "+
 		"that it still has")

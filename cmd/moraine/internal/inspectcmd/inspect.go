@@ -46,15 +46,11 @@ func describeRecord(r disk.RecordInfo) recordRow {
 
 // NewInspectCommand returns `moraine inspect`.
 func NewInspectCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "inspect",
 		GroupID: cli.GroupCluster,
 		Short:   "Show files on disk, without a server and without changing them",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newInspectDeviceCommand(env), newInspectLogCommand(env), newInspectSnapshotCommand(env), newInspectStateCommand(env), newInspectObjectsCommand(env))
-	return cmd
+	}, newInspectDeviceCommand(env), newInspectLogCommand(env), newInspectSnapshotCommand(env), newInspectStateCommand(env), newInspectObjectsCommand(env))
 }
 
 func newInspectDeviceCommand(env *cli.Env) *cobra.Command {

@@ -6,6 +6,7 @@
 package jobcmd
 
 import (
+	"context"
 	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -65,15 +66,11 @@ func describeJob(j *wire.Job) jobInfo {
 }
 
 func newJobCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "job",
 		GroupID: cli.GroupCluster,
 		Short:   "List, wait for and cancel background jobs",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newJobListCommand(env), newJobWaitCommand(env), newJobCancelCommand(env))
-	return cmd
+	}, newJobListCommand(env), newJobWaitCommand(env), newJobCancelCommand(env))
 }
 
 func newJobListCommand(env *cli.Env) *cobra.Command {
@@ -82,15 +79,10 @@ func newJobListCommand(env *cli.Env) *cobra.Command {
 		Use:   "ls",
 		Short: "List jobs: the server that runs each, and its progress",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
 			var jobs []jobInfo
 			for req := (&wire.ListJobs{Limit: 1000, Ended: all}); ; {
-				resp, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: req}})
+				resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: req}})
 				if err != nil {
 					return err
 				}
@@ -110,7 +102,7 @@ func newJobListCommand(env *cli.Env) *cobra.Command {
 				}
 				return table.Row{j.ID, j.Kind, j.State, j.Subject, done, j.Holder, j.Error}
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "include jobs that have ended")
 	return cmd

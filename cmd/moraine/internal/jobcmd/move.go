@@ -227,18 +227,13 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 		Use:   "status",
 		Short: "Show what is in the bucket, and which jobs are under way",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			t, err := c.Tier(cmd.Context())
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
+			t, err := c.Tier(ctx)
 			if err != nil {
 				return err
 			}
 			return printTier(env, describeTier(t))
-		},
+		}),
 	})
 	return cmd
 }

@@ -28,18 +28,14 @@ type scrubRow struct {
 }
 
 func newScrubCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "scrub",
 		GroupID: cli.GroupCluster,
 		Short:   "Show and start scrubs, which read all chunks of devices to find bad ones",
 		Long: `Chunkservers read all chunks of their devices, once each --scrub-interval and at
 --scrub-bandwidth. They compare them with their checksums and the stripe records. The cluster
 rebuilds a bad chunk from the rest of its stripe.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newScrubStatusCommand(env), newScrubStartCommand(env))
-	return cmd
+	}, newScrubStatusCommand(env), newScrubStartCommand(env))
 }
 
 func newScrubStatusCommand(env *cli.Env) *cobra.Command {

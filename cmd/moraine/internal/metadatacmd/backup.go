@@ -29,14 +29,9 @@ and does not exist when it fails.
 The backup contains names and layouts, but no file's bytes: those are on the devices and in
 the bucket. It also contains the keys that sign session tokens: protect it like --data.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return backup(cmd.Context(), env, c, args[0])
-		},
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, args []string) error {
+			return backup(ctx, env, c, args[0])
+		}),
 	}
 }
 

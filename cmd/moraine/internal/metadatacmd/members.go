@@ -190,19 +190,14 @@ func newMetadataRemoveCommand(env *cli.Env) *cobra.Command {
 would not be a majority of those left. A leader hands over first. The server ends by itself
 when it learns of its removal. Its id and its --data are of no use any more.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			reply, err := removeMember(cmd.Context(), c, args[0])
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, args []string) error {
+			reply, err := removeMember(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
 			noteRemoved(env, args[0], reply)
 			return nil
-		},
+		}),
 	}
 }
 

@@ -25,15 +25,11 @@ type policyInfo struct {
 
 // NewPolicyCommand returns `moraine policy`.
 func NewPolicyCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "policy",
 		GroupID: cli.GroupCluster,
 		Short:   "Show and set what the cluster does by itself with files below a directory",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newPolicySetCommand(env), newPolicyGetCommand(env))
-	return cmd
+	}, newPolicySetCommand(env), newPolicyGetCommand(env))
 }
 
 func newPolicySetCommand(env *cli.Env) *cobra.Command {

@@ -47,18 +47,14 @@ type checkInfo struct {
 
 // NewQuotaCommand returns `moraine quota`.
 func NewQuotaCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "quota",
 		GroupID: cli.GroupCluster,
 		Short:   "Limit what may be below a directory",
 		Long: `Limit the bytes and inodes (files, directories, links) below a directory. An operation that
 would exceed a quota fails with "quota exceeded", EDQUOT on a mount. All quotas above a
 file apply. Operations that free space always succeed.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newQuotaSetCommand(env), newQuotaGetCommand(env), newQuotaListCommand(env), newQuotaCheckCommand(env))
-	return cmd
+	}, newQuotaSetCommand(env), newQuotaGetCommand(env), newQuotaListCommand(env), newQuotaCheckCommand(env))
 }
 
 func newQuotaSetCommand(env *cli.Env) *cobra.Command {
@@ -204,14 +200,9 @@ func newQuotaListCommand(env *cli.Env) *cobra.Command {
 		Use:   "ls",
 		Short: "List the directories with quotas, and their use",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := env.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
 			var infos []quotaInfo
-			for q, err := range c.Quotas().List(cmd.Context()) {
+			for q, err := range c.Quotas().List(ctx) {
 				if err != nil {
 					return err
 				}
@@ -220,7 +211,7 @@ func newQuotaListCommand(env *cli.Env) *cobra.Command {
 			return cli.List(env, infos, table.Row{"path", "bytes", "of", "inodes", "of"}, func(i quotaInfo) table.Row {
 				return table.Row{i.Path, cli.Size(i.Bytes), bound(i.QuotaBytes, cli.Size), i.Inodes, bound(i.QuotaInodes, plain)}
 			})
-		},
+		}),
 	}
 }
 

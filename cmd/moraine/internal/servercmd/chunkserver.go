@@ -1,6 +1,7 @@
 package servercmd
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"os"
@@ -125,9 +126,7 @@ func runChunkserver(ctx context.Context, env *cli.Env, o chunkserverOptions) err
 	if sec.Identity != nil {
 		claims := sec.Identity.Claims()
 		o.service.Cluster = claims.Cluster
-		if o.id == "" {
-			o.id = claims.Node
-		}
+		o.id = cmp.Or(o.id, claims.Node)
 	}
 	if o.id == "" || len(o.devices) == 0 {
 		return cli.UsageError("a chunkserver needs --id and at least one --device")

@@ -7,6 +7,7 @@
 package servercmd
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -177,9 +178,7 @@ func runMetadata(ctx context.Context, env *cli.Env, o metadataOptions) error {
 	}
 	if sec.Identity != nil {
 		claims := sec.Identity.Claims()
-		if o.id == "" {
-			o.id = claims.Node
-		}
+		o.id = cmp.Or(o.id, claims.Node)
 		o.service.Cluster = claims.Cluster
 	}
 	if o.id == "" || o.data == "" {

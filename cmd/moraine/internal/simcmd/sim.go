@@ -26,15 +26,11 @@ import (
 
 // NewSimCommand returns `moraine sim`.
 func NewSimCommand(env *cli.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Parent(&cobra.Command{
 		Use:     "sim",
 		GroupID: cli.GroupCluster,
 		Short:   "Compute what a planned cluster would do",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newSimDurabilityCommand(env), newSimThroughputCommand(env))
-	return cmd
+	}, newSimDurabilityCommand(env), newSimThroughputCommand(env))
 }
 
 // durability is what `sim durability` prints for a scheme.
