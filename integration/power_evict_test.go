@@ -22,7 +22,7 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/mover"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -61,7 +61,7 @@ func runEvictHistory(ctx context.Context, seed uint64, rounds int, lie vfs.Rule)
 	}
 	h.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Grace: 3 * time.Second, SessionTimeout: 20 * time.Second,
 		SettleTime: time.Second, // a key with an interrupted upload is flushed to again after that
-		Bucket:     func(string) (mover.Bucket, error) { return h.bucket, nil }})
+		Bucket:     func(string) (object.Store, error) { return h.bucket, nil }})
 	if err != nil {
 		return h, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/mover"
+	"github.com/morainefs/moraine/tiers/object"
 )
 
 // This file cuts the power of a whole cluster repeatedly, at random file
@@ -58,7 +58,7 @@ func runHistoryOn(ctx context.Context, seed uint64, cuts int, rule func(string, 
 	if bucket != nil {
 		h.evictor = &evictor{rng: rand.New(rand.NewPCG(seed, 200))}
 		opts.SettleTime = time.Second
-		opts.Bucket = func(string) (mover.Bucket, error) { return bucket, nil }
+		opts.Bucket = func(string) (object.Store, error) { return bucket, nil }
 	}
 	h.c, err = incluster.Start(ctx, opts)
 	if err != nil {

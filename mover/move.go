@@ -13,25 +13,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Bucket is the part of *object.Bucket that a mover needs; see there for the methods'
-// contracts.
-type Bucket interface {
-	Name() string
-	Prefix() string
-	Head(ctx context.Context, r object.Ref) (object.Info, error)
-	Get(ctx context.Context, r object.Ref, off int64, dst []byte) error
-	Delete(ctx context.Context, r object.Ref) error
-	Copy(ctx context.Context, src object.Ref, size int64, dst string) (object.Info, error)
-	NewUpload(ctx context.Context, key string, meta map[string]string) (string, error)
-	PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (object.Part, error)
-	Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, known bool, cond object.Condition) (object.Info, error)
-	Abort(ctx context.Context, key, id string) error
-	Uploads(ctx context.Context, key string) ([]string, error)
-	Traits(ctx context.Context) (object.Traits, error)
-	Known() (object.Traits, bool)
-	URL() string
-}
-
 // Content is one generation of a file, as *client.Reader provides it.
 type Content interface {
 	Size() int64

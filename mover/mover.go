@@ -21,6 +21,7 @@
 package mover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/time/rate"
 )
@@ -53,21 +55,11 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Jobs == 0 {
-		c.Jobs = 2
-	}
-	if c.Moves == 0 {
-		c.Moves = 4
-	}
-	if c.UploadBytes == 0 {
-		c.UploadBytes = 128 << 20
-	}
-	if c.Stripes == 0 {
-		c.Stripes = 4
-	}
-	if c.BytesPerSecond == 0 {
-		c.BytesPerSecond = 512 << 20
-	}
+	c.Jobs = cmp.Or(c.Jobs, 2)
+	c.Moves = cmp.Or(c.Moves, 4)
+	c.UploadBytes = cmp.Or(c.UploadBytes, 128<<20)
+	c.Stripes = cmp.Or(c.Stripes, 4)
+	c.BytesPerSecond = cmp.Or(c.BytesPerSecond, 512<<20)
 }
 
 func (c *Config) validate() error {
@@ -110,7 +102,7 @@ type Deps struct {
 	// Client, which must then be a *client.Client.
 	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
 	// Bucket is the object tier; nil: none, and the mover leases none of its jobs.
-	Bucket Bucket
+	Bucket object.Store
 	// Open opens a file's current content. Default: Inodes().Open of Client.
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
 	// Stage copies the evicted ranges within [off, off+n) of the file of a STAGE job back into
@@ -193,12 +185,8 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.PaceRepair == nil {
 		deps.PaceRepair = deps.Pace
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System{}
-	}
-	if deps.Log == nil {
-		deps.Log = slog.New(slog.DiscardHandler)
-	}
+	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.System{})
+	deps.Log = cmp.Or(deps.Log, slog.New(slog.DiscardHandler))
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}

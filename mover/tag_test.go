@@ -21,7 +21,7 @@ type tagged struct {
 	tags func(tag string) string
 }
 
-// NewUpload implements mover.Bucket.
+// NewUpload implements object.Store.
 func (b tagged) NewUpload(ctx context.Context, key string, meta map[string]string) (string, error) {
 	if b.tags != nil {
 		meta = maps.Clone(meta)

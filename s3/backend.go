@@ -14,7 +14,7 @@ import (
 // turns a request into calls of the parts below, and their results into an answer.
 // Nothing here or in the parts changes, so none has a lock.
 type backend struct {
-	versity.BackendUnsupported
+	own.Plain
 	// life limits every request: the library's own contexts end only with the
 	// process, and are reused while a body is still being sent.
 	life     context.Context

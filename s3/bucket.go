@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -124,31 +123,6 @@ func (bs *buckets) remove(ctx context.Context, bucket string) error {
 // first, so it also reports whether the bucket exists.
 func (b *backend) GetBucketAcl(rc context.Context, in *s3.GetBucketAclInput) ([]byte, error) {
 	return nil, b.requests.answer(rc, "GetBucketAcl", b.tree.mustBucket(b.life, str(in.Bucket)))
-}
-
-// GetBucketPolicy answers that there is none.
-func (b *backend) GetBucketPolicy(_ context.Context, bucket string) ([]byte, error) {
-	return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucketPolicy, bucket)
-}
-
-// GetBucketCors answers that there is none.
-func (b *backend) GetBucketCors(_ context.Context, bucket string) ([]byte, error) {
-	return nil, s3err.GetBucketErr(s3err.ErrNoSuchCORSConfiguration, bucket)
-}
-
-// GetBucketOwnershipControls answers that the bucket's owner owns its objects.
-func (b *backend) GetBucketOwnershipControls(context.Context, string) (types.ObjectOwnership, error) {
-	return types.ObjectOwnershipBucketOwnerEnforced, nil
-}
-
-// GetBucketVersioning answers that versioning was never turned on.
-func (b *backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
-	return s3response.GetBucketVersioningOutput{}, nil
-}
-
-// GetObjectLockConfiguration answers that there is none.
-func (b *backend) GetObjectLockConfiguration(_ context.Context, bucket string) ([]byte, error) {
-	return nil, s3err.GetBucketErr(s3err.ErrObjectLockConfigurationNotFound, bucket)
 }
 
 // GetBucketTagging answers that there are no tags.

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/mover"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability/capabilitytest"
@@ -70,7 +70,7 @@ func startLeakServers(t *testing.T) *leakServers {
 	bucket.Put("piece", piece)
 	record := &wire.ObjectReply{Object: &wire.Object{Id: leakObject, Key: "piece", Size: leakPiece, Crc: crc.Sum(piece), Piece: leakPiece}, Sums: []uint32{crc.Sum(piece)}}
 	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Chunkservers: 1, SnapshotEntries: 5000, MemTableBytes: 4 << 20,
-		Bucket: func(string) (mover.Bucket, error) { return bucket, nil },
+		Bucket: func(string) (object.Store, error) { return bucket, nil },
 		Meta:   func(_ string, m transport.Metadata) transport.Metadata { return recorded{m, record} }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })

@@ -29,8 +29,8 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -59,7 +59,7 @@ type world struct {
 func inBucketWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 	t.Helper()
 	var b *localbucket.Bucket
-	opts.Bucket = func(string) (_ mover.Bucket, err error) { // called in the bubble, before anything runs
+	opts.Bucket = func(string) (_ object.Store, err error) { // called in the bubble, before anything runs
 		if b == nil {
 			b, err = localbucket.New(7, nil)
 		}

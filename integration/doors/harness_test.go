@@ -30,7 +30,6 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/s3test"
@@ -92,7 +91,7 @@ func startWorld(t *testing.T, o worldOptions) *world {
 		o.Chunkservers = 3
 	}
 	o.SegmentBytes, o.SettleTime, o.Grace = 8<<20, time.Second, 5*time.Second
-	o.Bucket = func(string) (mover.Bucket, error) {
+	o.Bucket = func(string) (object.Store, error) {
 		b, err := object.New(cfg, object.Deps{})
 		if err == nil { // so that a fault of the test does not hit a request of the probe
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -17,6 +17,7 @@
 package incluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/mover"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 )
@@ -58,7 +59,7 @@ type Options struct {
 	BackupEvery time.Duration
 	// Bucket opens the object tier of a chunkserver and its mover; nil: none.
 	// SettleTime is that of package metadata.
-	Bucket     func(node string) (mover.Bucket, error)
+	Bucket     func(node string) (object.Store, error)
 	SettleTime time.Duration
 	// ScrubInterval is that of package chunkserver.
 	ScrubInterval time.Duration
@@ -97,9 +98,7 @@ func (o *Options) setDefaults() {
 	def(&o.CapacityBytes, 1<<30)
 	def(&o.SnapshotEntries, 200)
 	def(&o.MemTableBytes, 256<<10)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 }
 
 func def[T comparable](field *T, value T) {

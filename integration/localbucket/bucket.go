@@ -18,7 +18,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
@@ -36,7 +35,7 @@ type Bucket struct {
 	store *localstore.Store
 }
 
-var _ mover.Bucket = (*Bucket)(nil)
+var _ object.Store = (*Bucket)(nil)
 
 // New opens an empty bucket. rule is called before each call of its file system
 // (nil: never). The seed decides what a cut leaves if Cut gets no rng.
@@ -100,27 +99,27 @@ func matches(r localstore.Record, want object.Ref) error {
 	return nil
 }
 
-// Name implements mover.Bucket.
+// Name implements object.Store.
 func (b *Bucket) Name() string { return "bucket" }
 
-// Prefix implements mover.Bucket.
+// Prefix implements object.Store.
 func (b *Bucket) Prefix() string { return "" }
 
-// URL implements mover.Bucket.
+// URL implements object.Store.
 func (b *Bucket) URL() string { return "s3://bucket" }
 
-// Traits implements mover.Bucket.
+// Traits implements object.Store.
 func (b *Bucket) Traits(context.Context) (object.Traits, error) {
 	t, _ := b.Known()
 	return t, nil
 }
 
-// Known implements mover.Bucket.
+// Known implements object.Store.
 func (b *Bucket) Known() (object.Traits, bool) {
 	return object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true}, true
 }
 
-// Head implements mover.Bucket.
+// Head implements object.Store.
 func (b *Bucket) Head(ctx context.Context, r object.Ref) (info object.Info, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		rec, err := s.Head(r.Key)
@@ -133,7 +132,7 @@ func (b *Bucket) Head(ctx context.Context, r object.Ref) (info object.Info, err 
 	return info, err
 }
 
-// Get implements mover.Bucket.
+// Get implements object.Store.
 func (b *Bucket) Get(ctx context.Context, r object.Ref, off int64, dst []byte) error {
 	return b.do(ctx, func(s *localstore.Store) error {
 		return withObject(s, r, func(_ localstore.Record, f io.ReaderAt) error {
@@ -158,12 +157,12 @@ func withObject(s *localstore.Store, r object.Ref, fn func(rec localstore.Record
 	return errors.Join(err, f.Close())
 }
 
-// Delete implements mover.Bucket.
+// Delete implements object.Store.
 func (b *Bucket) Delete(ctx context.Context, r object.Ref) error {
 	return b.do(ctx, func(s *localstore.Store) error { return s.Delete(r.Key, r.ETag) })
 }
 
-// Copy implements mover.Bucket.
+// Copy implements object.Store.
 func (b *Bucket) Copy(ctx context.Context, src object.Ref, _ int64, dst string) (info object.Info, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		return withObject(s, src, func(rec localstore.Record, f io.ReaderAt) error {
@@ -175,7 +174,7 @@ func (b *Bucket) Copy(ctx context.Context, src object.Ref, _ int64, dst string) 
 	return info, err
 }
 
-// NewUpload implements mover.Bucket.
+// NewUpload implements object.Store.
 func (b *Bucket) NewUpload(ctx context.Context, key string, meta map[string]string) (id string, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		id, err = s.NewUpload(key, localstore.Record{Meta: meta})
@@ -184,7 +183,7 @@ func (b *Bucket) NewUpload(ctx context.Context, key string, meta map[string]stri
 	return id, err
 }
 
-// PutPart implements mover.Bucket.
+// PutPart implements object.Store.
 func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (part object.Part, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		r, err := s.PutPart(key, id, number, bytes.NewReader(data), &crc)
@@ -194,7 +193,7 @@ func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data [
 	return part, err
 }
 
-// Complete implements mover.Bucket.
+// Complete implements object.Store.
 func (b *Bucket) Complete(ctx context.Context, key, id string, parts []object.Part, crc uint32, _ bool, cond object.Condition) (info object.Info, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		list := make([]localstore.Part, len(parts))
@@ -208,12 +207,12 @@ func (b *Bucket) Complete(ctx context.Context, key, id string, parts []object.Pa
 	return info, err
 }
 
-// Abort implements mover.Bucket.
+// Abort implements object.Store.
 func (b *Bucket) Abort(ctx context.Context, key, id string) error {
 	return b.do(ctx, func(s *localstore.Store) error { return s.Abort(key, id) })
 }
 
-// Uploads implements mover.Bucket.
+// Uploads implements object.Store.
 func (b *Bucket) Uploads(ctx context.Context, key string) (ids []string, err error) {
 	err = b.do(ctx, func(s *localstore.Store) error {
 		all, err := s.Uploads(key)

@@ -21,7 +21,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/localbucket"
-	"github.com/morainefs/moraine/mover"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -46,7 +46,7 @@ type world struct {
 func inBucketWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 	t.Helper()
 	var b *localbucket.Bucket
-	opts.Bucket = func(string) (mover.Bucket, error) { // called in the bubble, before anything runs
+	opts.Bucket = func(string) (object.Store, error) { // called in the bubble, before anything runs
 		var err error
 		if b == nil {
 			b, err = localbucket.New(opts.Seed, nil)

@@ -15,6 +15,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,18 +67,10 @@ const (
 )
 
 func (c *Config) setDefaults() {
-	if c.Endpoint == "" {
-		c.Endpoint = defaultEndpoint
-	}
-	if c.Region == "" {
-		c.Region = defaultRegion
-	}
-	if c.StallTimeout == 0 {
-		c.StallTimeout = stallTimeout
-	}
-	if c.CopyLimit == 0 {
-		c.CopyLimit = maxCopy
-	}
+	c.Endpoint = cmp.Or(c.Endpoint, defaultEndpoint)
+	c.Region = cmp.Or(c.Region, defaultRegion)
+	c.StallTimeout = cmp.Or(c.StallTimeout, stallTimeout)
+	c.CopyLimit = cmp.Or(c.CopyLimit, maxCopy)
 }
 
 func (c *Config) validate() error {
@@ -144,9 +137,7 @@ func New(cfg Config, deps Deps) (*Bucket, error) {
 	if deps.Transport == nil {
 		deps.Transport = newTransport()
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System{}
-	}
+	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.System{})
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}

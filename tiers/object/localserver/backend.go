@@ -27,7 +27,7 @@ import (
 // backend implements the interface of the library: one bucket, in a store. Methods
 // that are not here answer NotImplemented.
 type backend struct {
-	versity.BackendUnsupported
+	own.Plain
 	store  *localstore.Store
 	bucket string
 	made   time.Time
