@@ -1,6 +1,7 @@
 package chunkserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -125,30 +126,14 @@ const (
 )
 
 func (c *Config) setDefaults() {
-	if c.MemoryBytes == 0 {
-		c.MemoryBytes = defaultMemory
-	}
-	if c.PieceBytes == 0 {
-		c.PieceBytes = defaultPieces
-	}
-	if c.HeartbeatInterval == 0 {
-		c.HeartbeatInterval = defaultHeartbeat
-	}
-	if c.ReportInterval == 0 {
-		c.ReportInterval = defaultReport
-	}
-	if c.ScrubInterval == 0 {
-		c.ScrubInterval = defaultScrub
-	}
-	if c.ScrubBytesPerSecond == 0 {
-		c.ScrubBytesPerSecond = defaultScrubRate
-	}
-	if c.ScrubParity == 0 {
-		c.ScrubParity = defaultParity
-	}
-	if c.CorruptLimit == 0 {
-		c.CorruptLimit = defaultCorrupt
-	}
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, defaultMemory)
+	c.PieceBytes = cmp.Or(c.PieceBytes, defaultPieces)
+	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, defaultHeartbeat)
+	c.ReportInterval = cmp.Or(c.ReportInterval, defaultReport)
+	c.ScrubInterval = cmp.Or(c.ScrubInterval, defaultScrub)
+	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, defaultScrubRate)
+	c.ScrubParity = cmp.Or(c.ScrubParity, defaultParity)
+	c.CorruptLimit = cmp.Or(c.CorruptLimit, defaultCorrupt)
 }
 
 func (c *Config) validate() error {
@@ -188,18 +173,12 @@ func (d *Deps) setDefaults() {
 			d.DiskHealth = smart.Read
 		}
 	}
-	if d.FS == nil {
-		d.FS = vfs.OS{}
-	}
+	d.FS = cmp.Or[vfs.FS](d.FS, vfs.OS{})
 	if d.Pace == nil {
 		d.Pace = func(ctx context.Context, _ int64) error { return ctx.Err() }
 	}
-	if d.Clock == nil {
-		d.Clock = clock.System{}
-	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Clock = cmp.Or[clock.Clock](d.Clock, clock.System{})
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	if d.Metrics == nil {
 		d.Metrics = NewMetrics(nil)
 	}

@@ -1,6 +1,7 @@
 package chunkserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,12 +89,8 @@ func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (
 	if err := limits.validate(); err != nil {
 		return nil, err
 	}
-	if limits.BackgroundBytesPerSecond == 0 {
-		limits.BackgroundBytesPerSecond = DefaultBackground
-	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System{}
-	}
+	limits.BackgroundBytesPerSecond = cmp.Or(limits.BackgroundBytesPerSecond, DefaultBackground)
+	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.System{})
 	if deps.CPUTime == nil {
 		deps.CPUTime = processTime
 	}

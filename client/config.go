@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -72,25 +73,18 @@ type Deps struct {
 }
 
 func (c *Config) setDefaults() {
-	def(&c.MemoryBytes, 256<<20)
-	def(&c.StripesInFlight, 4)
-	def(&c.ChunkBytes, moraine.DefaultChunkSize)
-	def(&c.Level, moraine.NVMe)
-	def(&c.AttemptTimeout, 5*time.Second)
-	def(&c.Patience, 2*time.Minute)
-	def(&c.PutTimeout, 20*time.Second)
-	def(&c.GetTimeout, 10*time.Second)
-	def(&c.SlowFloor, time.Second)
-	def(&c.HedgeFloor, 50*time.Millisecond)
-	def(&c.ReadaheadBytes, 64<<20)
-	def(&c.CacheEntries, 100_000)
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, 256<<20)
+	c.StripesInFlight = cmp.Or(c.StripesInFlight, 4)
+	c.ChunkBytes = cmp.Or(c.ChunkBytes, moraine.DefaultChunkSize)
+	c.Level = cmp.Or(c.Level, moraine.NVMe)
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 5*time.Second)
+	c.Patience = cmp.Or(c.Patience, 2*time.Minute)
+	c.PutTimeout = cmp.Or(c.PutTimeout, 20*time.Second)
+	c.GetTimeout = cmp.Or(c.GetTimeout, 10*time.Second)
+	c.SlowFloor = cmp.Or(c.SlowFloor, time.Second)
+	c.HedgeFloor = cmp.Or(c.HedgeFloor, 50*time.Millisecond)
+	c.ReadaheadBytes = cmp.Or(c.ReadaheadBytes, 64<<20)
+	c.CacheEntries = cmp.Or(c.CacheEntries, 100_000)
 }
 
 func (c *Config) validate() error {
@@ -125,16 +119,10 @@ func (c *Config) validate() error {
 const minMemory = 16 << 20
 
 func (d *Deps) setDefaults() {
-	if d.Clock == nil {
-		d.Clock = clock.System{}
-	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Clock = cmp.Or[clock.Clock](d.Clock, clock.System{})
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	if d.Metrics == nil {
 		d.Metrics = NewMetrics(nil)
 	}
-	if d.Random == nil {
-		d.Random = rand.Reader
-	}
+	d.Random = cmp.Or[io.Reader](d.Random, rand.Reader)
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,7 @@ func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
 	if len(cfg.Metadata) == 0 {
 		return nil, &moraine.Error{Op: op, Kind: moraine.InvalidArgument, Err: errors.New("name the metadata servers in Cluster.Endpoint, as host1:" + DefaultMetadataPort)}
 	}
-	if at.Mode == "" {
-		at.Mode = transport.Secure
-	}
+	at.Mode = cmp.Or(at.Mode, transport.Secure)
 	name := at.Identity
 	if name == "" {
 		names, err := pki.Names(at.Certs)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -95,15 +96,11 @@ func (c *Client) begin(ctx context.Context, ref string, parent moraine.InodeID, 
 }
 
 func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
-	if opts.Mode == 0 {
-		opts.Mode = 0o644
-	}
+	opts.Mode = cmp.Or(opts.Mode, 0o644)
 	if opts.Scheme.K == 0 {
 		opts.Scheme = c.cfg.Scheme
 	}
-	if opts.Level == 0 {
-		opts.Level = c.cfg.Level
-	}
+	opts.Level = cmp.Or(opts.Level, c.cfg.Level)
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Op: "client.Create", Ref: ref, Kind: moraine.InvalidArgument}
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -53,9 +54,7 @@ func (n Inodes) OpenHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 }
 
 func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
-	if opts.Level == 0 {
-		opts.Level = n.c.cfg.Level
-	}
+	opts.Level = cmp.Or(opts.Level, n.c.cfg.Level)
 	if opts.Scheme.K == 0 {
 		opts.Scheme = n.c.cfg.Scheme
 	}

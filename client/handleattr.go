@@ -143,7 +143,7 @@ func (ct *content) fillAppended(ctx context.Context, b *batch, p []byte) (err er
 		extra = int64(b.ticket.Scheme.M) * moraine.BlockSize
 	}
 	p = p[:min(int64(len(p)), b.limit)]
-	need := int64(len(p)) + b.share(int64(len(p))) + extra
+	need := int64(len(p)) + b.ticket.Parity(int64(len(p))) + extra
 	if err := ct.c.io.Writes.Acquire(ctx, need); err != nil {
 		return err
 	}

@@ -135,14 +135,14 @@ func (ct *content) takeTicket(ctx context.Context, b *batch) error {
 		return err
 	}
 	b.ticket, b.limit = t, int64(t.Scheme.K)*ct.c.io.ChunkBytes(t.Scheme)
-	_, err = ct.reserve(ctx, b, b.share(b.length)+int64(t.Scheme.M)*moraine.BlockSize)
+	_, err = ct.reserve(ctx, b, b.ticket.Parity(b.length)+int64(t.Scheme.M)*moraine.BlockSize)
 	return err
 }
 
 // grow adds a buffer to the batch.
 func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 	n := min(max(b.own(), stripeio.FirstSegment), ct.c.cfg.ChunkBytes, limit-b.length)
-	if ok, err := ct.reserve(ctx, b, n+b.share(n)); !ok {
+	if ok, err := ct.reserve(ctx, b, n+b.ticket.Parity(n)); !ok {
 		return err
 	}
 	buf, err := ct.c.io.Pool.Get(ctx, int(n))
@@ -153,15 +153,6 @@ func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 	defer ct.mu.Unlock()
 	b.bufs, b.used = append(b.bufs, buf), 0
 	return nil
-}
-
-// share returns how many bytes of parity n bytes of the batch need.
-func (b *batch) share(n int64) int64 {
-	if b.ticket == nil || b.ticket.Scheme.IsCopies() {
-		return 0
-	}
-	k, m := int64(b.ticket.Scheme.K), int64(b.ticket.Scheme.M)
-	return (n*m + k - 1) / k
 }
 
 // reserve takes n bytes of the budget for the batch. If the budget lacks them, it sends all

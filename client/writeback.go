@@ -5,14 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/clock"
 )
 
 // launch waits for a slot and sends a batch in the background. The caller holds the gate. On
 // error the batch is unchanged.
 func (ct *content) launch(ctx context.Context, b *batch) error {
-	if err := stripeio.Enter(ctx, ct.slots, &ct.c.io.Limits.Stripes); err != nil {
+	if err := ct.c.io.Limits.Stripes.Enter(ctx, ct.slots); err != nil {
 		return err
 	}
 	ct.sendOff(b)

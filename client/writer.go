@@ -167,7 +167,7 @@ func (f *File) step(p []byte, lent bool) (int, error) {
 	}
 	if lent {
 		n := min(int64(len(p)), limit-s.Length)
-		if ok, err := f.reserve(f.share(n)); !ok {
+		if ok, err := f.reserve(f.ticket.Parity(n)); !ok {
 			return 0, err
 		}
 		s.Lend(p[:n])
@@ -182,7 +182,7 @@ func (f *File) step(p []byte, lent bool) (int, error) {
 // grow adds a buffer to the stripe.
 func (f *File) grow(limit int64) error {
 	n := min(f.cur.NextSegment(f.c.cfg.ChunkBytes), limit-f.cur.Length)
-	if ok, err := f.reserve(n + f.share(n)); !ok {
+	if ok, err := f.reserve(n + f.ticket.Parity(n)); !ok {
 		return err
 	}
 	buf, err := f.c.io.Pool.Get(f.life, int(n))
@@ -191,15 +191,6 @@ func (f *File) grow(limit int64) error {
 	}
 	f.cur.AddBuffer(buf)
 	return nil
-}
-
-// share returns how many bytes of parity n bytes of the stripe need.
-func (f *File) share(n int64) int64 {
-	if f.ticket == nil || f.ticket.Scheme.IsCopies() {
-		return 0
-	}
-	k, m := int64(f.ticket.Scheme.K), int64(f.ticket.Scheme.M)
-	return (n*m + k - 1) / k
 }
 
 // takeTicket gets a stripe number for a large stripe. The ticket's scheme bounds its length.
@@ -211,7 +202,7 @@ func (f *File) takeTicket() error {
 	f.ticket = t
 	f.limit = int64(t.Scheme.K) * f.c.io.ChunkBytes(t.Scheme)
 	// Chunks are rounded up to whole blocks, and so is their parity.
-	if ok, err := f.reserve(f.share(f.cur.Length) + int64(t.Scheme.M)*moraine.BlockSize); !ok {
+	if ok, err := f.reserve(f.ticket.Parity(f.cur.Length) + int64(t.Scheme.M)*moraine.BlockSize); !ok {
 		return err
 	}
 	return nil
@@ -244,7 +235,7 @@ func (f *File) reserve(n int64) (bool, error) {
 // while the column is in the CPU cache.
 func (f *File) takeWhole(p []byte) (int, error) {
 	n := int64(len(p))
-	if ok, err := f.reserve(n + f.share(n)); !ok {
+	if ok, err := f.reserve(n + f.ticket.Parity(n)); !ok {
 		return 0, err
 	}
 	if err := f.cur.TakeWhole(f.life, f.c.io, f.ticket.Scheme, p); err != nil {
@@ -262,7 +253,7 @@ func (f *File) launch() error {
 		f.drop(st, t)
 		return nil
 	}
-	if err := stripeio.Enter(f.life, f.slots, &f.c.io.Limits.Stripes); err != nil {
+	if err := f.c.io.Limits.Stripes.Enter(f.life, f.slots); err != nil {
 		f.drop(st, t)
 		if f.life.Err() != nil {
 			return context.Cause(f.life)

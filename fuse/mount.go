@@ -19,6 +19,7 @@
 package fuse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,22 +93,11 @@ const (
 )
 
 func (c *Config) setDefaults() {
-	def := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	def(&c.RequestBytes, 64<<20)
-	def(&c.ReadBytes, defaultReadBytes)
-	if c.Name == "" {
-		c.Name = fsType
-	}
-	if c.Patience == 0 {
-		c.Patience = 2 * time.Minute
-	}
-	if c.EndPatience == 0 {
-		c.EndPatience = 10 * time.Second
-	}
+	c.RequestBytes = cmp.Or(c.RequestBytes, 64<<20)
+	c.ReadBytes = cmp.Or(c.ReadBytes, defaultReadBytes)
+	c.Name = cmp.Or(c.Name, fsType)
+	c.Patience = cmp.Or(c.Patience, 2*time.Minute)
+	c.EndPatience = cmp.Or(c.EndPatience, 10*time.Second)
 }
 
 func (c *Config) validate() error {
@@ -134,9 +124,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if deps.Log == nil {
-		deps.Log = slog.New(slog.DiscardHandler)
-	}
+	deps.Log = cmp.Or(deps.Log, slog.New(slog.DiscardHandler))
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}

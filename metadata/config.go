@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -140,49 +141,35 @@ type Deps struct {
 }
 
 func (c *Config) setDefaults() {
-	setDuration(&c.SessionTimeout, time.Minute)
-	setInt(&c.MaxSessions, DefaultMaxSessions)
-	setDuration(&c.Grace, time.Minute)
-	setDuration(&c.Suspect, 3*time.Second)
-	setDuration(&c.SettleTime, jobs.DefaultSettleMillis*time.Millisecond)
-	setDuration(&c.RepairGrace, DefaultRepairGrace)
-	setDuration(&c.TokenLife, 10*time.Minute)
-	setDuration(&c.KeyLife, 24*time.Hour)
-	setInt(&c.MinProtection, 1)
-	setInt(&c.MaxRepairs, 16)
-	setInt(&c.RepairsPerSecond, 256)
-	setInt(&c.SlowTimes, 10)
-	setInt(&c.RewriteLive, 25)
-	setDuration(&c.RewriteEvery, time.Hour)
-	setDuration(&c.PackAfter, 24*time.Hour)
-	if c.RewriteBytesPerSecond == 0 {
-		c.RewriteBytesPerSecond = 32 << 20
-	}
-	setDuration(&c.BackupEvery, 6*time.Hour)
-	setDuration(&c.CheckEvery, 24*time.Hour)
-	setInt(&c.BackupKeep, 4)
+	c.SessionTimeout = cmp.Or(c.SessionTimeout, time.Minute)
+	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
+	c.Grace = cmp.Or(c.Grace, time.Minute)
+	c.Suspect = cmp.Or(c.Suspect, 3*time.Second)
+	c.SettleTime = cmp.Or(c.SettleTime, jobs.DefaultSettleMillis*time.Millisecond)
+	c.RepairGrace = cmp.Or(c.RepairGrace, DefaultRepairGrace)
+	c.TokenLife = cmp.Or(c.TokenLife, 10*time.Minute)
+	c.KeyLife = cmp.Or(c.KeyLife, 24*time.Hour)
+	c.MinProtection = cmp.Or(c.MinProtection, 1)
+	c.MaxRepairs = cmp.Or(c.MaxRepairs, 16)
+	c.RepairsPerSecond = cmp.Or(c.RepairsPerSecond, 256)
+	c.SlowTimes = cmp.Or(c.SlowTimes, 10)
+	c.RewriteLive = cmp.Or(c.RewriteLive, 25)
+	c.RewriteEvery = cmp.Or(c.RewriteEvery, time.Hour)
+	c.PackAfter = cmp.Or(c.PackAfter, 24*time.Hour)
+	c.RewriteBytesPerSecond = cmp.Or(c.RewriteBytesPerSecond, 32<<20)
+	c.BackupEvery = cmp.Or(c.BackupEvery, 6*time.Hour)
+	c.CheckEvery = cmp.Or(c.CheckEvery, 24*time.Hour)
+	c.BackupKeep = cmp.Or(c.BackupKeep, 4)
 	if c.BackupDir != "" {
-		setDuration(&c.BackupHorizon, min(c.BackupEvery*time.Duration(c.BackupKeep), maxHorizon))
+		c.BackupHorizon = cmp.Or(c.BackupHorizon, min(c.BackupEvery*time.Duration(c.BackupKeep), maxHorizon))
 	}
 	c.BackupHorizon = max(c.BackupHorizon, 0)
-	setInt(&c.RunnerKeys, 512)
-	setInt(&c.RunnerPieces, 200)
-	setInt(&c.EntryCommands, 256)
-	setInt(&c.EntryBytes, 1<<20)
-	setInt(&c.EntriesInFlight, 8)
-	setInt(&c.QueuedCommands, 8192)
-}
-
-func setDuration(d *time.Duration, def time.Duration) {
-	if *d == 0 {
-		*d = def
-	}
-}
-
-func setInt(n *int, def int) {
-	if *n == 0 {
-		*n = def
-	}
+	c.RunnerKeys = cmp.Or(c.RunnerKeys, 512)
+	c.RunnerPieces = cmp.Or(c.RunnerPieces, 200)
+	c.EntryCommands = cmp.Or(c.EntryCommands, 256)
+	c.EntryBytes = cmp.Or(c.EntryBytes, 1<<20)
+	c.EntriesInFlight = cmp.Or(c.EntriesInFlight, 8)
+	c.QueuedCommands = cmp.Or(c.QueuedCommands, 8192)
 }
 
 func (c *Config) validate() error {
@@ -233,21 +220,13 @@ func (c *Config) validate() error {
 }
 
 func (d *Deps) setDefaults() {
-	if d.FS == nil {
-		d.FS = vfs.OS{}
-	}
-	if d.Clock == nil {
-		d.Clock = clock.System{}
-	}
+	d.FS = cmp.Or[vfs.FS](d.FS, vfs.OS{})
+	d.Clock = cmp.Or[clock.Clock](d.Clock, clock.System{})
 	if d.Secrets == nil {
 		d.Secrets = &memorySecrets{}
 	}
-	if d.Rand == nil {
-		d.Rand = rand.Reader
-	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Rand = cmp.Or[io.Reader](d.Rand, rand.Reader)
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	if d.Metrics == nil {
 		d.Metrics = lead.NewMetrics(nil)
 	}

@@ -30,6 +30,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -96,24 +97,12 @@ type Server struct {
 const DefaultRegion = "us-east-1"
 
 func (c *Config) setDefaults() {
-	if c.Region == "" {
-		c.Region = DefaultRegion
-	}
-	if c.MaxConnections == 0 {
-		c.MaxConnections = 4096
-	}
-	if c.MaxRequests == 0 {
-		c.MaxRequests = min(1024, c.MaxConnections)
-	}
-	if c.HeaderTimeout == 0 {
-		c.HeaderTimeout = 30 * time.Second
-	}
-	if c.StallTimeout == 0 {
-		c.StallTimeout = 2 * time.Minute
-	}
-	if c.Level == 0 {
-		c.Level = moraine.NVMe
-	}
+	c.Region = cmp.Or(c.Region, DefaultRegion)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 4096)
+	c.MaxRequests = cmp.Or(c.MaxRequests, min(1024, c.MaxConnections))
+	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 30*time.Second)
+	c.StallTimeout = cmp.Or(c.StallTimeout, 2*time.Minute)
+	c.Level = cmp.Or(c.Level, moraine.NVMe)
 }
 
 func (c *Config) validate() error {
@@ -146,9 +135,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := versity.Check(); err != nil {
 		return nil, &moraine.Error{Op: "s3", Kind: moraine.Internal, Err: err}
 	}
-	if deps.Log == nil {
-		deps.Log = slog.New(slog.DiscardHandler)
-	}
+	deps.Log = cmp.Or(deps.Log, slog.New(slog.DiscardHandler))
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}

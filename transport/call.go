@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
 )
@@ -113,7 +112,7 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 	case c.slots <- struct{}{}:
 	default:
 		c.pool.metrics.limited.WithLabelValues(sideClient.String()).Inc()
-		if err := enter(ctx, c.slots, &c.pool.slots); err != nil {
+		if err := c.pool.slots.Enter(ctx, c.slots); err != nil {
 			return 0, err
 		}
 	}
@@ -143,18 +142,6 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 	n, err := cl.result(ctx, c.addr)
 	cl.recycle()
 	return n, err
-}
-
-// enter puts an element into slots, and waits for a free slot as r says.
-func enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
-	return r.Wait(ctx, func(ctx context.Context) error {
-		select {
-		case slots <- struct{}{}:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
 }
 
 // start registers and sends cl. On error neither happened.

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,24 +64,16 @@ type PoolDeps struct {
 }
 
 func (c *PoolConfig) setDefaults(id *pki.Identity) {
-	if c.Mode == "" {
-		c.Mode = Secure
-	}
+	c.Mode = cmp.Or(c.Mode, Secure)
 	if id != nil && c.Mode != Insecure {
 		claims := id.Claims()
 		if c.Cluster.IsZero() {
 			c.Cluster = claims.Cluster
 		}
-		if c.Role == "" {
-			c.Role = claims.Role
-		}
-		if c.Node == "" {
-			c.Node = claims.Node
-		}
+		c.Role = cmp.Or(c.Role, claims.Role)
+		c.Node = cmp.Or(c.Node, claims.Node)
 	}
-	if c.Scope == "" {
-		c.Scope = "/"
-	}
+	c.Scope = cmp.Or(c.Scope, "/")
 	setDefault(&c.BulkConnections, 2)
 	setDefault(&c.RequestTimeout, time.Minute)
 	setDefault(&c.DialTimeout, 5*time.Second)
@@ -165,12 +158,8 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{cfg: cfg, id: deps.Identity, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, peers: make(map[string]*peer), streams: make(map[*raftConn]struct{})}
-	if p.clock == nil {
-		p.clock = clock.System{}
-	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
+	p.clock = cmp.Or[clock.Clock](p.clock, clock.System{})
+	p.log = cmp.Or(p.log, slog.New(slog.DiscardHandler))
 	if p.metrics == nil {
 		p.metrics = NewMetrics(nil)
 	}

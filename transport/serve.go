@@ -132,7 +132,7 @@ func (c *serverConn) awaitSlot(h *header) (refused bool, err error) {
 	if h.deadline > 0 {
 		wait.Patience = time.Duration(h.deadline) * time.Millisecond
 	}
-	late := enter(c.ctx, c.slots, &wait)
+	late := wait.Enter(c.ctx, c.slots)
 	switch {
 	case late == nil:
 		return false, nil

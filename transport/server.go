@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,12 +171,8 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(maxKeys), shares: newShares(cfg.MaxConnections / shareOfMost), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
 		ready: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
 		conns: make(map[*serverConn]struct{}), streams: make(map[*serverConn]struct{})}
-	if s.clock == nil {
-		s.clock = clock.System{}
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.clock = cmp.Or[clock.Clock](s.clock, clock.System{})
+	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.metrics == nil {
 		s.metrics = NewMetrics(nil)
 	}
@@ -188,10 +185,6 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	s.cluster.Store(&cfg.Cluster)
 	return s, nil
 }
-
-// SetCluster sets the cluster of a server in mode insecure, which has no
-// certificate that names it. Callers of another cluster are refused from then on.
-func (s *Server) SetCluster(id moraine.UUID) { s.cluster.Store(&id) }
 
 // incarnation is the number of the metadata's incarnation, 0 while it is unknown.
 func (s *Server) incarnation() uint64 {
@@ -358,7 +351,7 @@ func (s *Server) awaitConnectionSlot() {
 		default:
 		}
 		s.displace()
-		took = enter(context.Background(), s.slots, &s.connectionSlots) == nil
+		took = s.connectionSlots.Enter(context.Background(), s.slots) == nil
 	}
 }
 

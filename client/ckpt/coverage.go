@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,7 +126,7 @@ func overlap(claims []claim, dims int) (*claim, *claim) {
 	for i := range claims {
 		order[i] = &claims[i]
 	}
-	slices.SortFunc(order, func(a, b *claim) int { return cmpInt(a.Offset[d], b.Offset[d]) })
+	slices.SortFunc(order, func(a, b *claim) int { return cmp.Compare(a.Offset[d], b.Offset[d]) })
 	var active []*claim
 	for _, k := range order {
 		active = slices.DeleteFunc(active, func(a *claim) bool { return a.Offset[d]+a.Shape[d] <= k.Offset[d] })
@@ -151,16 +152,6 @@ func sweepDim(claims []claim, dims int) int {
 		}
 	}
 	return best
-}
-
-func cmpInt(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func intersects(a, b *claim) bool {

@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,9 +39,7 @@ type StepRef struct {
 // closed, or the client's session ends, no client can remove it. The caller closes the
 // Checkpoint.
 func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, error) {
-	if opts.Level == 0 {
-		opts.Level = moraine.NVMe
-	}
+	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	for try := 1; ; try++ {
 		k, removed, err := r.resolve(ctx, opts)
 		if removed && !opts.Exact && try < resolveTries {
@@ -140,9 +139,7 @@ func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Che
 
 // find returns the step that opts select, without opening it.
 func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
-	if opts.Level == 0 {
-		opts.Level = moraine.NVMe
-	}
+	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Before: opts.Before.key(r.id)}}})
 	if err != nil {
@@ -235,12 +232,6 @@ func (k *Checkpoint) Files() []FileInfo { return k.top.files }
 
 // World returns how many ranks saved the checkpoint.
 func (k *Checkpoint) World() uint32 { return k.top.world }
-
-// TensorCount returns the number of tensors.
-func (k *Checkpoint) TensorCount() uint64 { return k.top.tensors }
-
-// TensorBytes returns the bytes of all tensors, replicas not counted.
-func (k *Checkpoint) TensorBytes() uint64 { return k.top.bytes }
 
 // BytesRead returns how many bytes of parts have been read through k.
 func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }

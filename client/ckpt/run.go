@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,18 +43,10 @@ type RunOptions struct {
 const defaultStaging = 16 << 30
 
 func (o *RunOptions) setDefaults() {
-	if o.StagingBytes == 0 {
-		o.StagingBytes = defaultStaging
-	}
-	if o.World == 0 {
-		o.World = 1
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.StagingBytes = cmp.Or(o.StagingBytes, defaultStaging)
+	o.World = cmp.Or(o.World, 1)
+	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics(nil)
 	}

@@ -2,6 +2,7 @@ package ckpt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"hash"
@@ -101,7 +102,7 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 	bad := func(format string, args ...any) (int64, error) {
 		return 0, &moraine.Error{Op: "ckpt.Verify", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf(format, args...)}
 	}
-	slices.SortFunc(list, func(a, b SliceInfo) int { return cmpInt(a.Begin, b.Begin) })
+	slices.SortFunc(list, func(a, b SliceInfo) int { return cmp.Compare(a.Begin, b.Begin) })
 	v := fileVerifier{root: sha256.New(), slices: list}
 	v.dataStart = f.Size
 	if len(list) > 0 {

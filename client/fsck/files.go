@@ -1,6 +1,7 @@
 package fsck
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -149,9 +150,7 @@ func (c *Checker) nameLost(ctx context.Context) error {
 		lost[uint64(s)] = struct{}{}
 	}
 	root := c.cfg.Path
-	if root == "" {
-		root = "/"
-	}
+	root = cmp.Or(root, "/")
 	return c.eachPage(ctx, root, func(path string, p *wire.ExtentsReply) error {
 		for _, e := range p.Extents {
 			if _, ok := lost[e.Stripe]; ok && e.Stripe != 0 {

@@ -161,9 +161,7 @@ func New(cfg Config, deps Deps) *Checker {
 	if cfg.Devices <= 0 {
 		cfg.Devices = 4
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System{}
-	}
+	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.System{})
 	return &Checker{cfg: cfg, deps: deps}
 }
 

@@ -10,6 +10,7 @@
 package memcluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -68,12 +69,8 @@ var clusterID = moraine.UUID{0x6d, 0x65, 0x6d, 1}
 // test calls it before its synctest bubble ends.
 func Start(t testing.TB, opts Options) (c *Cluster, stop func()) {
 	t.Helper()
-	if opts.Hosts == 0 {
-		opts.Hosts = 6
-	}
-	if opts.ChunkBytes == 0 {
-		opts.ChunkBytes = 64 << 10
-	}
+	opts.Hosts = cmp.Or(opts.Hosts, 6)
+	opts.ChunkBytes = cmp.Or(opts.ChunkBytes, 64<<10)
 	ctx, cancel := context.WithCancel(context.Background())
 	c = &Cluster{Net: memnet.New(1), t: t, ctx: ctx, log: slog.New(slog.DiscardHandler),
 		group: metadatatest.NewGroup(), servers: make(map[string]*metaServer), chunkBytes: opts.ChunkBytes}

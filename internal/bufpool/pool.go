@@ -13,6 +13,7 @@
 package bufpool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -37,12 +38,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.LimitBytes == 0 {
-		c.LimitBytes = 256 << 20
-	}
-	if c.Wait.Name == "" {
-		c.Wait.Name = "buffers"
-	}
+	c.LimitBytes = cmp.Or(c.LimitBytes, 256<<20)
+	c.Wait.Name = cmp.Or(c.Wait.Name, "buffers")
 	c.LimitBytes = max(c.LimitBytes, MaxSize)
 }
 

@@ -11,6 +11,7 @@
 package devcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,12 +88,8 @@ func (c *Config) setDefaults() error {
 	setDefault(&c.Chunkservers, 6)
 	c.Chunkservers = max(0, c.Chunkservers)
 	setDefault(&c.Devices, 1)
-	if c.LogStall == 0 {
-		c.LogStall = sharedDiskStall
-	}
-	if c.Mode == "" {
-		c.Mode = "crc"
-	}
+	c.LogStall = cmp.Or(c.LogStall, sharedDiskStall)
+	c.Mode = cmp.Or(c.Mode, "crc")
 	if c.Dir == "" {
 		return errors.New("devcluster: no directory for the cluster")
 	}

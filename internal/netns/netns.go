@@ -170,11 +170,6 @@ func (n *Net) Join(a, b string) error {
 	return errors.Join(n.blackhole("del", a, b), n.blackhole("del", b, a))
 }
 
-// Reaches reports whether a host has a route to another one.
-func (n *Net) Reaches(from, to string) bool {
-	return ip("-n", n.space(from), "route", "get", n.IP(to)) == nil
-}
-
 // Within calls fn on a thread that is on a host: sockets that fn opens belong to
 // that host for their whole life, wherever they are used.
 func (n *Net) Within(host string, fn func() error) error {

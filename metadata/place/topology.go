@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -130,28 +131,33 @@ func (t *Topology) Hosts() (registered, taking int) { return t.registeredHosts, 
 // Devices returns the number of registered devices.
 func (t *Topology) Devices() int { return t.registeredDevices }
 
-// HostOf returns the host of a device; false if it is not registered.
-func (t *Topology) HostOf(device moraine.DeviceID) (string, bool) {
-	l, ok := t.at[device]
-	return l.name, ok
-}
-
 // Protects returns how many failure domains, whichever they are, may be lost with at most spare of
 // the chunks in them. domains names the domain of each chunk. If there are no more chunks than
 // spare it returns the number of domains.
 func Protects[D comparable](spare int, domains []D) int {
+	sizes := perDomain(domains)
+	slices.Reverse(sizes)
+	return lostWithin(spare, sizes)
+}
+
+// ProtectsAtBest is Protects if the domains with the fewest chunks fail first.
+func ProtectsAtBest[D comparable](spare int, domains []D) int {
+	return lostWithin(spare, perDomain(domains))
+}
+
+// perDomain returns how many chunks each domain has, the fewest first.
+func perDomain[D comparable](domains []D) []int {
 	counts := make(map[D]int, len(domains))
 	for _, d := range domains {
 		counts[d]++
 	}
-	sizes := make([]int, 0, len(counts))
-	for _, n := range counts {
-		sizes = append(sizes, n)
-	}
-	slices.SortFunc(sizes, func(a, b int) int { return cmp.Compare(b, a) })
-	lost := 0
+	return slices.Sorted(maps.Values(counts))
+}
+
+// lostWithin returns how many domains, in order, may be lost with at most spare chunks.
+func lostWithin(spare int, sizes []int) int {
 	for i, n := range sizes {
-		if lost += n; lost > spare {
+		if spare -= n; spare < 0 {
 			return i
 		}
 	}

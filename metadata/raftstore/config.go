@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -124,52 +125,27 @@ type Deps struct {
 }
 
 func (c *Config) setDefaults() {
-	orDuration := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
 	if len(c.Peers) == 1 {
-		orDuration(&c.HeartbeatTimeout, 50*time.Millisecond)
+		c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, 50*time.Millisecond)
 	}
-	orDuration(&c.HeartbeatTimeout, 500*time.Millisecond)
-	orDuration(&c.ElectionTimeout, c.HeartbeatTimeout)
-	orDuration(&c.LeaderLease, c.HeartbeatTimeout)
-	orDuration(&c.CommitTimeout, 50*time.Millisecond)
-	orDuration(&c.RPCTimeout, 5*time.Second)
-	orDuration(&c.SnapshotInterval, time.Minute)
-	orDuration(&c.LogRetention, 10*time.Minute)
-	orDuration(&c.LogStall, 2*time.Second)
-	if c.MaxAppendEntries == 0 {
-		c.MaxAppendEntries = 128
-	}
-	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 256
-	}
-	if c.SnapshotEntries == 0 {
-		c.SnapshotEntries = 8192
-	}
-	if c.LogRetentionBytes == 0 {
-		c.LogRetentionBytes = 4 << 30
-	}
-	if c.SegmentBytes == 0 {
-		c.SegmentBytes = 64 << 20
-	}
-	if c.CacheBytes == 0 {
-		c.CacheBytes = 256 << 20
-	}
-	if c.MemTableBytes == 0 {
-		c.MemTableBytes = 32 << 20
-	}
-	if c.RecordCacheBytes == 0 {
-		c.RecordCacheBytes = c.CacheBytes / 4
-	}
-	if c.MinFree == 0 {
-		c.MinFree = 0.05
-	}
-	if c.BallastBytes == 0 {
-		c.BallastBytes = 2 * int64(c.SegmentBytes)
-	}
+	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, 500*time.Millisecond)
+	c.ElectionTimeout = cmp.Or(c.ElectionTimeout, c.HeartbeatTimeout)
+	c.LeaderLease = cmp.Or(c.LeaderLease, c.HeartbeatTimeout)
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, 50*time.Millisecond)
+	c.RPCTimeout = cmp.Or(c.RPCTimeout, 5*time.Second)
+	c.SnapshotInterval = cmp.Or(c.SnapshotInterval, time.Minute)
+	c.LogRetention = cmp.Or(c.LogRetention, 10*time.Minute)
+	c.LogStall = cmp.Or(c.LogStall, 2*time.Second)
+	c.MaxAppendEntries = cmp.Or(c.MaxAppendEntries, 128)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 256)
+	c.SnapshotEntries = cmp.Or(c.SnapshotEntries, 8192)
+	c.LogRetentionBytes = cmp.Or(c.LogRetentionBytes, 4<<30)
+	c.SegmentBytes = cmp.Or(c.SegmentBytes, 64<<20)
+	c.CacheBytes = cmp.Or(c.CacheBytes, 256<<20)
+	c.MemTableBytes = cmp.Or(c.MemTableBytes, 32<<20)
+	c.RecordCacheBytes = cmp.Or(c.RecordCacheBytes, c.CacheBytes/4)
+	c.MinFree = cmp.Or(c.MinFree, 0.05)
+	c.BallastBytes = cmp.Or(c.BallastBytes, 2*int64(c.SegmentBytes))
 }
 
 func (c *Config) validate() error {
@@ -202,18 +178,10 @@ func (c *Config) validate() error {
 }
 
 func (d *Deps) setDefaults() {
-	if d.FS == nil {
-		d.FS = vfs.OS{}
-	}
-	if d.Clock == nil {
-		d.Clock = clock.System{}
-	}
-	if d.Rand == nil {
-		d.Rand = rand.Reader
-	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.FS = cmp.Or[vfs.FS](d.FS, vfs.OS{})
+	d.Clock = cmp.Or[clock.Clock](d.Clock, clock.System{})
+	d.Rand = cmp.Or[io.Reader](d.Rand, rand.Reader)
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	if d.Metrics == nil {
 		d.Metrics = NewMetrics(nil)
 	}

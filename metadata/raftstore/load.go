@@ -55,13 +55,8 @@ func (l *Loader) Apply(fn func(kv kvtx.KV, index uint64) error) error {
 // by another process. The other nodes of the group must be made from this one by Seed.
 func Load(cfg Config, deps Deps, fill func(*Loader) error) error {
 	const op = "raftstore.Load"
-	cfg.setDefaults()
-	deps.setDefaults()
-	if err := cfg.validate(); err != nil {
-		return &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
-	}
-	if err := refuseFormed(&cfg, &deps); err != nil {
-		return wrap(op, cfg.Dir, err)
+	if err := mayForm(op, &cfg, &deps); err != nil {
+		return err
 	}
 	// pebble ends the goroutine in which it cannot continue, which may be its own. Goroutines that
 	// wait for it then remain.
@@ -192,13 +187,8 @@ func (c *Config) voters() raft.Configuration {
 // repeated.
 func Seed(cfg Config, deps Deps, from string) error {
 	const op = "raftstore.Seed"
-	cfg.setDefaults()
-	deps.setDefaults()
-	if err := cfg.validate(); err != nil {
-		return &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
-	}
-	if err := refuseFormed(&cfg, &deps); err != nil {
-		return wrap(op, cfg.Dir, err)
+	if err := mayForm(op, &cfg, &deps); err != nil {
+		return err
 	}
 	return wrap(op, cfg.Dir, seed(&cfg, &deps, from))
 }
@@ -305,4 +295,14 @@ func copySynced(fsys vfs.FS, from, to string, size int64) (err error) {
 		off += int64(len(p))
 	}
 	return target.Sync()
+}
+
+// mayForm completes the settings, and fails unless they are valid and the directory is free.
+func mayForm(op string, cfg *Config, deps *Deps) error {
+	cfg.setDefaults()
+	deps.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
+	}
+	return wrap(op, cfg.Dir, refuseFormed(cfg, deps))
 }

@@ -94,17 +94,6 @@ func (s *Store) Enter() error {
 	return wrap("raftstore.Enter", s.cfg.Dir, err)
 }
 
-// Begun reports whether this node's group may have advanced past its first configuration, as far as
-// this node knows. For a node that has entered it is true until Run has opened the log, because the
-// content is not known yet. A node that has not entered has never taken part, and has nothing.
-func (s *Store) Begun() bool {
-	if r := s.group.started.Load(); r != nil {
-		return r.LastIndex() > 1
-	}
-	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
-	return err != nil || id.entered
-}
-
 // memberTimeout bounds how long a change of the configuration waits for acceptance; its commit has
 // no bound.
 const memberTimeout = 5 * time.Second

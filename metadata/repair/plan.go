@@ -173,31 +173,12 @@ func (v planner) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safet
 	}
 	s := safety{
 		hosts: place.Protects(spare, hosts), devices: place.Protects(spare, there),
-		luckyHosts: lucky(spare, hosts), luckyDevices: lucky(spare, there),
+		luckyHosts: place.ProtectsAtBest(spare, hosts), luckyDevices: place.ProtectsAtBest(spare, there),
 	}
 	if v.Counted < 2 { // with a single host, the host is no failure domain
 		s.hosts, s.luckyHosts = 0, 0
 	}
 	return s
-}
-
-// lucky is place.Protects if the domains with the fewest chunks fail first.
-func lucky[D comparable](spare int, domains []D) int {
-	counts := make(map[D]int, len(domains))
-	for _, d := range domains {
-		counts[d]++
-	}
-	sizes := make([]int, 0, len(counts))
-	for _, n := range counts {
-		sizes = append(sizes, n)
-	}
-	slices.Sort(sizes)
-	for i, n := range sizes {
-		if spare -= n; spare < 0 {
-			return i
-		}
-	}
-	return len(sizes)
 }
 
 // intents returns the chunks of s to write so that its chunks are on devices. A missing chunk may

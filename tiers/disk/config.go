@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -40,18 +41,11 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.SegmentBytes, 1<<30)
-	setDefault(&c.BallastBytes, 64<<20)
-	setDefault(&c.IndexCacheBytes, 32<<20)
-	setDefault(&c.SumCacheBytes, 16<<20)
-	setDefault(&c.ReclaimInterval, time.Second)
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	c.SegmentBytes = cmp.Or(c.SegmentBytes, 1<<30)
+	c.BallastBytes = cmp.Or(c.BallastBytes, 64<<20)
+	c.IndexCacheBytes = cmp.Or(c.IndexCacheBytes, 32<<20)
+	c.SumCacheBytes = cmp.Or(c.SumCacheBytes, 16<<20)
+	c.ReclaimInterval = cmp.Or(c.ReclaimInterval, time.Second)
 }
 
 func (c *Config) validate() error {
@@ -96,18 +90,12 @@ type Pool interface {
 }
 
 func (d *Deps) setDefaults() {
-	if d.Clock == nil {
-		d.Clock = clock.System{}
-	}
+	d.Clock = cmp.Or[clock.Clock](d.Clock, clock.System{})
 	if d.Pool == nil {
 		d.Pool = bufpool.New(bufpool.Config{})
 	}
-	if d.Random == nil {
-		d.Random = rand.Reader
-	}
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Random = cmp.Or[io.Reader](d.Random, rand.Reader)
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	if d.Metrics == nil {
 		d.Metrics = NewMetrics(nil)
 	}

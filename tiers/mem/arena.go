@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -85,9 +86,7 @@ func OpenArena(cfg ArenaConfig) (*Arena, error) {
 		return nil, &moraine.Error{Op: "mem.Open", Ref: cfg.Path, Kind: kindOf(err),
 			Err: fmt.Errorf("map %d MiB: %w", cfg.Bytes>>20, err)}
 	}
-	if cfg.Wait.Name == "" {
-		cfg.Wait.Name = "memory of chunks"
-	}
+	cfg.Wait.Name = cmp.Or(cfg.Wait.Name, "memory of chunks")
 	return &Arena{mem: mem, wait: cfg.Wait, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
 }
 

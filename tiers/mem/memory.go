@@ -20,6 +20,7 @@
 package mem
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 
@@ -54,19 +55,13 @@ type Memory struct {
 
 // Open maps the arena. Errors: those of OpenArena.
 func Open(cfg Config, deps Deps) (*Memory, error) {
-	if cfg.DirtyBytes == 0 {
-		cfg.DirtyBytes = cfg.Arena.Bytes / 4
-	}
+	cfg.DirtyBytes = cmp.Or(cfg.DirtyBytes, cfg.Arena.Bytes/4)
 	if cfg.DirtyBytes < 0 || cfg.DirtyBytes > cfg.Arena.Bytes*3/4 {
 		return nil, &moraine.Error{Op: "mem.Open", Kind: moraine.InvalidArgument,
 			Err: errors.New("dirty chunks may use at most three quarters of the memory: lower DirtyBytes")}
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System{}
-	}
-	if deps.Log == nil {
-		deps.Log = slog.New(slog.DiscardHandler)
-	}
+	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.System{})
+	deps.Log = cmp.Or(deps.Log, slog.New(slog.DiscardHandler))
 	arena, err := OpenArena(cfg.Arena)
 	if err != nil {
 		return nil, err

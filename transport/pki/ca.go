@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -176,12 +177,8 @@ func (ca *CA) CheckClock(now time.Time) error {
 
 // Issue certifies a key for r.
 func (ca *CA) Issue(r Request) (*Certificate, error) {
-	if r.Scope == "" {
-		r.Scope = "/"
-	}
-	if r.TTL == 0 {
-		r.TTL = 365 * 24 * time.Hour
-	}
+	r.Scope = cmp.Or(r.Scope, "/")
+	r.TTL = cmp.Or(r.TTL, 365*24*time.Hour)
 	claims := Claims{Cluster: ca.cluster, Role: r.Role, Node: r.Node, Scope: r.Scope, ReadOnly: r.ReadOnly,
 		Squash: !r.NoSquash && r.Role.Confined()}
 	if err := claims.Validate(); err != nil {

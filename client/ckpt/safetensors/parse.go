@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -51,24 +52,14 @@ func Parse(b []byte, fileSize int64) (*Header, error) {
 	}
 	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int {
 		if a.Begin != b.Begin {
-			return cmp64(a.Begin, b.Begin)
+			return cmp.Compare(a.Begin, b.Begin)
 		}
-		return cmp64(a.End, b.End)
+		return cmp.Compare(a.End, b.End)
 	})
 	if err := h.check(fileSize - n); err != nil {
 		return nil, err
 	}
 	return h, nil
-}
-
-func cmp64(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // check compares sizes with types and shapes, and their sum with dataLen.

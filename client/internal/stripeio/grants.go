@@ -71,6 +71,16 @@ type Ticket struct {
 	stripe moraine.StripeID
 }
 
+// Parity returns how many bytes of parity n bytes of the stripe need; none without a ticket, which
+// is a stripe of copies.
+func (t *Ticket) Parity(n int64) int64 {
+	if t == nil || t.Scheme.IsCopies() {
+		return 0
+	}
+	k, m := int64(t.Scheme.K), int64(t.Scheme.M)
+	return (n*m + k - 1) / k
+}
+
 // grantPool shares grants among the files of a client. Safe for concurrent use.
 type grantPool struct {
 	c *Engine

@@ -17,24 +17,7 @@ func NewTurn(wait *limit.Resource) Turn { return Turn{Slot: make(chan struct{}, 
 
 // Lock waits for the turn.
 func (t Turn) Lock(ctx context.Context) error {
-	return Enter(ctx, t.Slot, t.wait)
-}
-
-// Enter puts an element into slots, which bound the resource r, and waits for room as r says.
-func Enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
-	select {
-	case slots <- struct{}{}:
-		return nil
-	default:
-	}
-	return r.Wait(ctx, func(ctx context.Context) error {
-		select {
-		case slots <- struct{}{}:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+	return t.wait.Enter(ctx, t.Slot)
 }
 
 // TryLock takes the turn if it is free.

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -40,15 +41,11 @@ func (p *Policy) ToWire() *wire.Policy {
 
 // Inherit fills the zero fields of p from the directory above.
 func (p *Policy) Inherit(from Policy) {
-	if p.Flush == 0 {
-		p.Flush = from.Flush
-	}
+	p.Flush = cmp.Or(p.Flush, from.Flush)
 	if p.Scheme.K == 0 {
 		p.Scheme = from.Scheme
 	}
-	if p.Foreign == 0 {
-		p.Foreign = from.Foreign
-	}
+	p.Foreign = cmp.Or(p.Foreign, from.Foreign)
 }
 
 // Whole reports whether no field is left to inherit.
