@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // admit checks a request against its caller's certificate. peer is nil if the call came over no
@@ -20,25 +21,56 @@ func admit(peer *transport.Peer, op *op, req *wire.MetaRequest) (*lead.Call, err
 	if op.may&role == 0 {
 		return nil, lead.Denied("a certificate of role %q may not make this request", caller.Role)
 	}
-	if caller.ReadOnly && !op.readOnly(req) {
+	if caller.ReadOnly && !op.ReadOnly(req) {
 		return nil, &moraine.Error{Kind: moraine.ReadOnly, Err: fmt.Errorf("the certificate of %q is read-only", caller.Node)}
 	}
 	c := &lead.Call{Req: req, Caller: caller, Peer: peer}
-	if host, speaks := lead.SpokenFor(req); speaks && role != admins && host != "" && host != caller.Node {
+	if host, speaks := op.Sender(req); speaks && role != admins && host != "" && host != caller.Node {
 		return nil, lead.Denied("node %q may not speak for node %q", caller.Node, host)
 	}
 	return c, nil
 }
 
-// readOnly reports whether a read-only certificate permits the request.
-func (o *op) readOnly(req *wire.MetaRequest) bool {
-	switch r := req.Op.(type) {
-	case *wire.MetaRequest_OpenRun:
-		return r.OpenRun.GetReadOnly()
-	case *wire.MetaRequest_ResolveStep:
-		return !r.ResolveStep.GetFix()
-	default:
-		return o.reads
+// who is a set of roles of callers.
+type who uint8
+
+const (
+	clients      who = 1 << iota // clients and gateways
+	chunkservers                 // and their movers
+	admins
+	metadatas // metadata servers, about themselves
+)
+
+func roleOf(r transport.Role) who {
+	switch r {
+	case transport.RoleAdmin:
+		return admins
+	case transport.RoleChunkserver:
+		return chunkservers
+	case transport.RoleClient, transport.RoleGateway:
+		return clients
+	case transport.RoleMetadata:
+		return metadatas
+	default: // an unknown role may do nothing
+		return 0
+	}
+}
+
+// callersOf returns the roles that may send a request.
+func callersOf(o *ops.Op) who {
+	switch o.Callers {
+	case wire.Operation_ADMINS:
+		return admins
+	case wire.Operation_PEOPLE: // all except servers: see node.go
+		return admins | clients
+	case wire.Operation_SERVERS:
+		return admins | chunkservers
+	case wire.Operation_ANYONE:
+		return admins | clients | chunkservers
+	case wire.Operation_METADATA:
+		return admins | metadatas
+	default: // package ops refuses an option without callers
+		return 0
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // maxBatch bounds the requests in one Batch.
@@ -30,7 +31,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		if err := l.mayBatch(c, req); err != nil {
 			return nil, err
 		}
-		if _, ends := req.Op.(*wire.MetaRequest_EndHold); full && !ends {
+		if full && ops.Of(req).Grows {
 			reply.Responses[i] = &wire.MetaResponse{Error: kvtx.WireError(outOfSpaceError())}
 			continue
 		}
@@ -81,9 +82,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 // mayBatch checks whether a request may be in a batch. Routing and session are those of the batch,
 // which the leader has already checked.
 func (l *leader) mayBatch(c *lead.Call, req *wire.MetaRequest) error {
-	switch req.GetOp().(type) {
-	case *wire.MetaRequest_Create, *wire.MetaRequest_Commit, *wire.MetaRequest_EndHold:
-	default:
+	if o := ops.Of(req); o == nil || !o.Batched {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%T is not made in a batch", req.GetOp())}
 	}
 	if req.Session != c.Req.Session || req.Number == 0 || req.Partition != c.Req.Partition {

@@ -11,7 +11,7 @@ import (
 // OpName is the service's name of a request; "" if it does not know the request.
 func OpName(req *wire.MetaRequest) string {
 	if op := newOpTable(lead.NewMetrics(nil), moraine.FeatureLevel).of(req); op != nil {
-		return op.name
+		return op.Name
 	}
 	return ""
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -19,6 +18,7 @@ import (
 	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 const (
@@ -193,7 +193,7 @@ func ended(s *wire.Step) bool {
 
 // resolveStep answers a read or, if the request fixes the parent of an attempt, proposes a command.
 func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if state.IsRead(c.Req) {
+	if ops.Of(c.Req).IsRead(c.Req) {
 		return l.read(ctx, c)
 	}
 	return l.Mutate(ctx, c)

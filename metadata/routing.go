@@ -40,16 +40,10 @@ func (g *routing) sawRouting(epoch uint64) {
 func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	present := g.epoch.Load()
 	known := req.RoutingEpoch
-	if o.unrouted || known == present || known == 0 && (req.Session == 0 || present <= 1) {
+	if o.Routing == wire.Operation_ANY_EPOCH || known == present || known == 0 && (req.Session == 0 || present <= 1) {
 		return nil
 	}
 	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session to learn it", present, known)}
-}
-
-// unrouted marks an op that answers the routing itself, or that concerns only the session.
-func unrouted(o op) op {
-	o.unrouted = true
-	return o
 }
 
 // routing is a leadership's knowledge of the routing.

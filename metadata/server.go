@@ -47,7 +47,7 @@ const partition = moraine.Partition(0)
 type Server struct {
 	cfg     Config
 	deps    Deps
-	ops     *opTable
+	ops     opTable
 	machine *state.Machine
 	store   Store
 	peers   map[string]Peer
@@ -193,8 +193,8 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 		err = transport.ErrorFromWire(resp.Error)
 	}
 	if err != nil {
-		err = wrap(op.name, err)
-		s.deps.Metrics.Requests.WithLabelValues(op.name, moraine.KindOf(err).String()).Inc()
+		err = wrap(op.Name, err)
+		s.deps.Metrics.Requests.WithLabelValues(op.Name, moraine.KindOf(err).String()).Inc()
 		op.counts.failed.Add(1)
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if err := l.routing.routed(op, req); err != nil {
 		return nil, err
 	}
-	if !op.snapshot {
+	if op.Effect != wire.Operation_READ { // the state machine checks the session of a read
 		if err := l.desk.admitSession(op, c); err != nil {
 			return nil, err
 		}
@@ -235,7 +235,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if err := l.Speaks(ctx, op.since); err != nil {
 		return nil, err
 	}
-	if op.grows && !op.readOnly(req) && l.members.OutOfSpace() {
+	if op.Grows && !op.ReadOnly(req) && l.members.OutOfSpace() {
 		return nil, outOfSpaceError()
 	}
 	resp, err := op.serve(l, ctx, c)

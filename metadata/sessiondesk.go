@@ -45,7 +45,7 @@ type sessionDesk struct {
 func (d *sessionDesk) admitSession(o *op, c *lead.Call) error {
 	id := c.Req.Session
 	if id == 0 {
-		if o.session {
+		if o.Session {
 			return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request needs a session")}
 		}
 		return nil

@@ -10,10 +10,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/morainefs/moraine/internal/optest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
+	wireops "github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // confined are the kinds of certificates that are confined to /a.
@@ -40,14 +42,37 @@ func outcomes(got []string) string {
 	return strings.Join(slices.Compact(got), ", ")
 }
 
-// TestIntruderRowsAreComplete: each request of the metadata service has a row, and
-// each row has a request.
+// TestIntruderRowsAreComplete: each request of the metadata service has a row, and each row has a
+// request. The row agrees with the request's options in metadata.proto.
 func TestIntruderRowsAreComplete(t *testing.T) {
-	fields := ops()
-	for n := range fields.Len() {
-		require.Contains(t, rows, string(fields.Get(n).Name()), "say in the table what a stranger may do with this request")
+	for _, o := range wireops.All() {
+		row, known := optest.Requests[o.Name]
+		require.True(t, known, "%s: say in internal/optest what a stranger gets for this request", o.Name)
+		client := o.Callers == wire.Operation_PEOPLE || o.Callers == wire.Operation_ANYONE
+		server := o.Callers == wire.Operation_SERVERS || o.Callers == wire.Operation_ANYONE
+		if !client {
+			require.Equal(t, "permission denied", row.Own, o.Name)
+			require.Equal(t, "permission denied", row.Confined, o.Name)
+			require.Empty(t, row.ReadOnly, o.Name)
+		} else {
+			require.Equal(t, !o.ReadOnly(asBuilt(o)), row.ReadOnly == "read only", "%s under a read-only certificate", o.Name)
+			require.Equal(t, o.Scope == wire.Operation_TREE, strings.Contains(row.Confined, "not found"), "%s names things of the tree", o.Name)
+		}
+		if !server {
+			require.Equal(t, "permission denied", row.Node, o.Name)
+		}
 	}
-	require.Len(t, rows, fields.Len())
+	require.Len(t, optest.Requests, len(wireops.All()))
+}
+
+// asBuilt is a request with the arguments that decide what it needs, as builder sets them.
+func asBuilt(o *wireops.Op) *wire.MetaRequest {
+	req := o.New()
+	m := req.ProtoReflect().Mutable(ops().ByName(protoreflect.Name(o.Name))).Message()
+	if f := m.Descriptor().Fields().ByName("read_only"); f != nil {
+		m.Set(f, protoreflect.ValueOfBool(true))
+	}
+	return req
 }
 
 // TestIntruderSeesNothingForeign: a caller that is confined to a directory sends
@@ -68,7 +93,7 @@ func seesNothing(w *world, kindOf string, i *intruder) {
 	for n := range fields.Len() {
 		f := fields.Get(n)
 		op := string(f.Name())
-		row := rows[op]
+		row := optest.Requests[op]
 		i.prepare(op)
 		var got, shown []string
 		for _, a := range w.attempts(f) {
@@ -80,14 +105,14 @@ func seesNothing(w *world, kindOf string, i *intruder) {
 			got = append(got, kind(err))
 			if w.plain(err) != w.plain(missing) || kind(err) != kind(missing) {
 				t.Errorf("%s: of a foreign thing %v, of none %v", a.name, err, missing)
-			} else if err == nil && !row.moving && !proto.Equal(resp, none) {
+			} else if err == nil && !row.Moving && !proto.Equal(resp, none) {
 				t.Errorf("%s: of a foreign thing %v, of none %v", a.name, resp, none)
 			}
 			shown = append(shown, w.shows(a.foreign, resp, err))
 		}
-		want := row.confined
-		if kindOf == "read-only" && row.readOnly != "" {
-			want = row.readOnly
+		want := row.Confined
+		if kindOf == "read-only" && row.ReadOnly != "" {
+			want = row.ReadOnly
 		}
 		if o := outcomes(got); o != want {
 			t.Errorf("%s: %s; the table says %q", op, o, want)
@@ -121,8 +146,8 @@ func TestIntruderRequestsMeanSomething(t *testing.T) {
 		try := func(f protoreflect.FieldDescriptor) {
 			i.prepare(string(f.Name()))
 			_, err := i.do(w.builder(w.own, -1).build(f))
-			if got := kind(err); got != rows[string(f.Name())].own {
-				w.t.Errorf("%s of its own: %s (%v); the table says %q", f.Name(), got, err, rows[string(f.Name())].own)
+			if got := kind(err); got != optest.Requests[string(f.Name())].Own {
+				w.t.Errorf("%s of its own: %s (%v); the table says %q", f.Name(), got, err, optest.Requests[string(f.Name())].Own)
 			}
 		}
 		fields := ops()
@@ -156,7 +181,7 @@ func TestIntruderHasNoForeignSession(t *testing.T) {
 				if kind(err) != kind(none) || w.plain(err) != w.plain(none) {
 					w.t.Errorf("%s: in a foreign session %v, in none %v", f.Name(), err, none)
 				}
-				if row := rows[string(f.Name())]; err == nil && !row.sessionless {
+				if err == nil && wireops.Of(req).Routing != wire.Operation_ANY_SERVER {
 					w.t.Errorf("%s was answered in a foreign session", f.Name())
 				}
 			}
@@ -187,7 +212,7 @@ func TestIntruderWithACertificateOfANode(t *testing.T) {
 			var got []string
 			for _, a := range w.attempts(f) {
 				req := a.missing
-				if rows[op].confined == "permission denied" || rows[op].node == "permission denied" {
+				if optest.Requests[op].Confined == "permission denied" || optest.Requests[op].Node == "permission denied" {
 					req = a.foreign
 				}
 				resp, err := node.do(req)
@@ -200,8 +225,8 @@ func TestIntruderWithACertificateOfANode(t *testing.T) {
 					w.t.Errorf("%s as a metadata server: %v", op, err)
 				}
 			}
-			if o := outcomes(got); o != rows[op].node {
-				w.t.Errorf("%s of a node: %s; the table says %q", op, o, rows[op].node)
+			if o := outcomes(got); o != optest.Requests[op].Node {
+				w.t.Errorf("%s of a node: %s; the table says %q", op, o, optest.Requests[op].Node)
 			}
 			if after := w.picture(); after != before {
 				w.t.Errorf("%s changed foreign things: before\n%s\nafter\n%s", op, before, after)

@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // Call is a request with a checked caller.
@@ -19,26 +20,13 @@ type Call struct {
 // IsChunkserver reports whether a chunkserver, or its mover, makes the request.
 func (c *Call) IsChunkserver() bool { return c.Caller.Role == string(transport.RoleChunkserver) }
 
-// SpokenFor returns the node that a request names as its sender, if the request has such a field.
-func SpokenFor(req *wire.MetaRequest) (string, bool) {
-	switch r := req.Op.(type) {
-	case *wire.MetaRequest_RegisterHost:
-		return r.RegisterHost.GetHost().GetId(), true
-	case *wire.MetaRequest_Heartbeat:
-		return r.Heartbeat.GetHost(), true
-	case *wire.MetaRequest_LeaseJobs:
-		return r.LeaseJobs.GetHost(), true
-	case *wire.MetaRequest_MemberBeat:
-		return r.MemberBeat.GetId(), true
-	default:
-		return "", false
-	}
-}
-
 // Host is the node for which a chunkserver's request is made: the certificate's node. An
 // administrator, or a caller in the same process, may name another one.
 func (c *Call) Host() (string, error) {
-	named, _ := SpokenFor(c.Req)
+	var named string
+	if o := ops.Of(c.Req); o != nil {
+		named, _ = o.Sender(c.Req)
+	}
 	if named == "" {
 		named = c.Caller.Node
 	}

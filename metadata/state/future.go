@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // Tests of upgrades need a build of a later release. NewFuture makes the state machine of one. It
@@ -57,8 +58,8 @@ func futureBody(req *wire.MetaRequest) []byte {
 	return b
 }
 
-// future is the operation of a FutureRequest.
-var future = operation{mutate: applyFuture}
+// future is the handler of a FutureRequest.
+var future = handler{mutate: applyFuture}
 
 func applyFuture(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	const name = "future request"
@@ -72,13 +73,13 @@ func applyFuture(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) 
 	return names.SetAttr(t, op)
 }
 
-// operation returns the operation of a request. known is false if this build does not know it.
-func (m *Machine) operation(req *wire.MetaRequest) (o operation, known bool) {
-	switch {
-	case req.GetOp() != nil:
-		return operationOf(req), true
+// handler returns the handler of a request. known is false if this build does not know the request.
+func (m *Machine) handler(req *wire.MetaRequest) (h handler, known bool) {
+	switch o := ops.Of(req); {
+	case o != nil:
+		return handlerOf(o), true
 	case m.Level >= FutureLevel && IsFuture(req):
 		return future, true
 	}
-	return operation{}, false
+	return handler{}, false
 }

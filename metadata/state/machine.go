@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // commandVersion is the newest version of a Command that this build knows.
@@ -94,13 +95,13 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	var resp *wire.MetaResponse
 	var err error
 	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {
-		o, known := b.machine.operation(req.Request)
+		h, known := b.machine.handler(req.Request)
 		if !known {
 			// A service proposes only commands that it knows. This one comes from a newer service,
 			// and answering it would make the replicas differ.
 			return Result{}, kvtx.UnknownCommand(cmd)
 		}
-		resp, err = request(t, o, req.Request)
+		resp, err = request(t, h, req.Request)
 	} else {
 		resp, err = guard(t, func() (*wire.MetaResponse, error) { return lead(t, cmd) })
 	}
@@ -153,24 +154,19 @@ func lead(t *kvtx.Tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
 }
 
 // mutate applies a client's mutation in the command's scope.
-func mutate(t *kvtx.Tx, o operation, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+func mutate(t *kvtx.Tx, h handler, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if err := session.Crosses(t, req); err != nil {
 		return nil, err
 	}
-	if o.mutate == nil {
+	if h.mutate == nil {
 		return nil, kvtx.Fail(moraine.Unimplemented, "apply", "", "request %T is unknown, or no mutation", req.GetOp())
 	}
-	resp, err := o.mutate(t, req)
+	resp, err := h.mutate(t, req)
 	if err == nil {
 		err = names.Confine(&t.View, t.Scope, resp)
 	}
 	return resp, err
 }
-
-// IsRead reports whether req changes nothing and Read answers it. Requests that the leader answers
-// from memory (Place, GetTopology, RenewSession, Heartbeat, ReportChunks) are neither reads nor
-// mutations here.
-func IsRead(req *wire.MetaRequest) bool { return operationOf(req).isRead(req) }
 
 // Read answers a read request from a consistent Reader. A user-level failure is in the response's
 // Error; an error means that the store failed.
@@ -194,11 +190,11 @@ func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.
 	if err != nil {
 		return nil, err
 	}
-	o := operationOf(req)
-	if o.read == nil {
+	h := handlerOf(ops.Of(req))
+	if h.read == nil {
 		return nil, kvtx.Fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
 	}
-	resp, err := o.read(v, sc, req)
+	resp, err := h.read(v, sc, req)
 	if err == nil {
 		err = names.Confine(v, sc, resp)
 	}

@@ -119,7 +119,7 @@ type modelPolicy struct {
 }
 
 // stepPolicy sets a directory's policy, or takes it away.
-func (m *model) stepPolicy(*client) {
+func (m *model) stepPolicy(c *client) {
 	dir := m.pick(isDir)
 	p := modelPolicy{}
 	if m.rng.IntN(3) > 0 {
@@ -132,8 +132,7 @@ func (m *model) stepPolicy(*client) {
 	if p.k > 0 {
 		op.Policy.Scheme = &wire.Scheme{K: p.k, M: p.m}
 	}
-	m.expect(m.applyBoth(&statepb.Command{Caller: &statepb.Caller{Node: "a", Role: "admin"}, Op: &statepb.Command_Request{
-		Request: &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: op}}}}), "ok", "set policy")
+	m.expect(m.replicate(c, c.request(&wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: op}})), "ok", "set policy")
 	dir.policy = p
 }
 

@@ -8,24 +8,16 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/optest"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
-// unmodelled are the commands that the model never makes. Each has the test that covers it instead,
-// and the reason.
+// unmodelled are the leader's own commands that the model never makes. Each has the test that covers
+// it instead, and the reason. Package optest has the requests.
 var unmodelled = map[string]struct{ test, why string }{
-	"concat":            {"TestConcatFaults", "a job of ranges, which has fault tables of its own"},
-	"set_rebalance":     {"TestRebalanceSettings", "how full devices are has nothing to do with names and content"},
-	"raise_routing":     {"TestRoutingEpoch", "routing has nothing to do with names and content"},
-	"report_objects":    {"TestBadObjects", "what a bucket has beside the records is a table: the model's movers never find an object gone"},
-	"revoke_cert":       {"TestRevocations", "certificates have nothing to do with names and content"},
-	"hold":              {"TestHolds", "what others may not do meanwhile is a table: the model has no notion of who"},
-	"end_hold":          {"TestHolds", "so is the end of it"},
-	"lapse_hold":        {"TestHoldsEnd", "so is the end of it"},
+	"lapse_hold":        {"TestHoldsEnd", "what others may not do meanwhile is a table: the model has no notion of who"},
 	"init":              {"TestClusterTranscripts", "there is one, at the beginning of every state"},
 	"add_signing_key":   {"TestClusterTranscripts", "keys have nothing to do with names and content"},
 	"set_feature_level": {"TestGoldenLogs", "the model is of the present level"},
@@ -33,48 +25,26 @@ var unmodelled = map[string]struct{ test, why string }{
 	"raise_incarnation": {"TestAnotherIncarnationQuarantines", "it ends every session: there is one in the life of a history"},
 	"abort_steps":       {"TestCheckpointFaults", "checkpoints have a model of their own: their states"},
 	"queue_repairs":     {"TestGarbageModel", "repair has a model of its own, with devices"},
-	"complete_report":   {"TestGarbageModel", "so have reports"},
-	"drop_tombstones":   {"TestGarbageModel", "so have deletions"},
-	"assign_intents":    {"TestGarbageModel", "so have intents"},
-	"begin_repair":      {"TestGarbageModel", "repair has a model of its own, with devices"},
-	"commit_repair":     {"TestGarbageModel", "repair has a model of its own, with devices"},
-	"end_intents":       {"TestGarbageModel", "so have intents"},
-	"report_bad_chunks": {"TestGarbageModel", "so have reports"},
-	"deleted_chunks":    {"TestGarbageModel", "so have deletions"},
+	"complete_report":   {"TestGarbageModel", "repair has a model of its own, with devices"},
+	"drop_tombstones":   {"TestGarbageModel", "repair has a model of its own, with devices"},
+	"assign_intents":    {"TestGarbageModel", "repair has a model of its own, with devices"},
 	"adopt_chunks":      {"TestAdoption", "the model's state is never restored"},
-	"drop_chunks":       {"TestDropChunks", "nothing is unexplained in the model"},
-	"settle_chunks":     {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
-	"raise_levels":      {"TestRandomMemory", "so have the levels of files"},
-	"register_host":     {"TestClusterTranscripts", "the model's hosts are there when it begins"},
-	"set_host_state":    {"TestDrainedHostIsRemoved", "hosts have nothing to do with names and content"},
-	"set_maintenance":   {"TestMaintenance", "hosts have nothing to do with names and content"},
-	"set_device_state":  {"TestGarbageModel", "repair has a model of its own, with devices"},
+	"raise_levels":      {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
 	"judge_steps":       {"TestRandomStepLosses", "checkpoints that lose bytes have a model of their own"},
-	"open_run":          {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"begin_step":        {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"seal_part":         {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"commit_step":       {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"abort_step":        {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"resolve_step":      {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"remove_step":       {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"lease_step":        {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
-	"release_step":      {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
+}
+
+// coveredBy returns the test that covers a command which the model never makes; "" if there is
+// none.
+func coveredBy(name string) string {
+	if r := optest.Requests[name]; r.Test != "" {
+		return r.Test
+	}
+	return unmodelled[name].test
 }
 
 // seldom are movers' commands that the model makes, but that its short form may miss.
 var seldom = map[string]string{"commit_evict": "TestTierFaults", "commit_stage": "TestTierFaults", "move_object": "TestTierFaults",
 	"renew_job": "TestClusterTranscripts"}
-
-// isCommand reports whether the state machine applies a request as a command. Other requests are
-// reads, or the leader answers them from memory.
-func isCommand(t *testing.T, op protoreflect.FieldDescriptor) bool {
-	t.Helper()
-	b := newCluster(t, 1)
-	c := b.open(nil)
-	req := &wire.MetaRequest{Session: c.id, Number: 1, AckedBelow: 1}
-	req.ProtoReflect().Set(op, req.ProtoReflect().NewField(op))
-	return kind(b.as(c.node, "admin", req)) != moraine.Unimplemented.Error()
-}
 
 // opOf is the name of a command: of the request in it, or of the leader's own.
 func opOf(cmd *statepb.Command) string {
@@ -95,9 +65,11 @@ func holdCommands(t *testing.T, made map[string]int) {
 			known[string(f.Name())] = true
 		}
 	}
-	for fields, i := (*wire.MetaRequest)(nil).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields(), 0; i < fields.Len(); i++ {
-		if f := fields.Get(i); isCommand(t, f) {
-			known[string(f.Name())] = true
+	for _, o := range ops.All() {
+		if o.Effect == wire.Operation_COMMAND {
+			known[o.Name] = true
+		} else if optest.Requests[o.Name].Test != "" {
+			t.Errorf("%s is no command, and the model could not make it", o.Name)
 		}
 	}
 	for name, test := range seldom {
@@ -107,14 +79,14 @@ func holdCommands(t *testing.T, made map[string]int) {
 		delete(known, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
-		why, listed := unmodelled[name]
+		test := coveredBy(name)
 		switch {
-		case listed && made[name] > 0:
+		case test != "" && made[name] > 0:
 			t.Errorf("%s is in the model by now", name)
-		case listed && !tests[why.test]:
-			t.Errorf("%s is said to be in %s, which is no test of this package", name, why.test)
-		case !listed && made[name] == 0:
-			t.Errorf("%s is neither among the random commands nor listed with a reason", name)
+		case test != "" && !tests[test]:
+			t.Errorf("%s is said to be in %s, which is no test of this package", name, test)
+		case test == "" && made[name] == 0:
+			t.Errorf("%s is not among the random commands: say in internal/optest (a request) or in unmodelled which test covers it, and why", name)
 		}
 	}
 	for name := range unmodelled {

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"fmt"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/content"
@@ -14,21 +16,14 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
-// operation describes one request to the state machine.
-type operation struct {
-	mutate mutation // nil: the request changes nothing
-	read   read     // nil: the request is a mutation, or the leader answers it from memory
-	// session: the request fails without a session.
-	session bool
-	// readOnly reports whether a read-only session may send the request; nil: it may not.
-	readOnly func(*wire.MetaRequest) bool
-	// reads reports whether a request with both a mutation and a read is the read; nil: it is the
-	// read only if there is no mutation.
-	reads func(*wire.MetaRequest) bool
-	// noted: the answer shows no cacheable item other than those that the read recorded in Seen.
-	noted bool
+// handler is what the state machine does with one request. What else it must know of the request is
+// in the table of package ops.
+type handler struct {
+	mutate mutation // nil: the request is no COMMAND
+	read   read     // nil: the request is no READ, and is not one for some arguments either
 }
 
 type (
@@ -37,29 +32,30 @@ type (
 	command  func(*kvtx.Tx, *statepb.Command) (*wire.MetaResponse, error)
 )
 
-// operations has all requests by their field number in wire.MetaRequest.
-var operations = [...]operation{
-	10:  {mutate: mutating((*wire.MetaRequest).GetOpenSession, session.OpenSession), readOnly: always},
-	12:  {mutate: alone(session.CloseSession), session: true, readOnly: always},
-	20:  {read: reading((*wire.MetaRequest).GetLookup, names.ReadLookup), noted: true},
-	21:  {read: reading((*wire.MetaRequest).GetWalk, names.ReadWalk), noted: true},
-	22:  {read: reading((*wire.MetaRequest).GetGetAttr, names.ReadAttr), noted: true},
-	23:  {read: reading((*wire.MetaRequest).GetReadDir, names.ReadDir), noted: true},
-	24:  {mutate: mutating((*wire.MetaRequest).GetCreate, names.Create), session: true},
-	25:  {mutate: mutating((*wire.MetaRequest).GetRename, names.Rename), session: true},
-	26:  {mutate: mutating((*wire.MetaRequest).GetRemove, ckpt.Remove), session: true},
-	27:  {mutate: mutating((*wire.MetaRequest).GetSetAttr, names.SetAttr), session: true},
-	28:  {mutate: mutating((*wire.MetaRequest).GetRemoveTree, ckpt.RemoveTree), session: true},
-	29:  {mutate: mutating((*wire.MetaRequest).GetLink, names.LinkName), session: true},
-	30:  {mutate: mutating((*wire.MetaRequest).GetRelease, names.Release), session: true},
-	31:  {mutate: mutating((*wire.MetaRequest).GetSetXattr, names.SetXattr), session: true},
-	32:  {read: reading((*wire.MetaRequest).GetGetXattr, names.ReadXattr), noted: true},
-	40:  {mutate: mutating((*wire.MetaRequest).GetGrant, fleet.Grant), session: true},
-	41:  {mutate: mutating((*wire.MetaRequest).GetEndGrant, fleet.EndGrant), session: true},
-	43:  {mutate: mutating((*wire.MetaRequest).GetCommit, content.Commit), session: true},
-	44:  {read: reading((*wire.MetaRequest).GetGetExtents, layout.ReadExtents), noted: true},
-	45:  {mutate: mutating((*wire.MetaRequest).GetReportBadChunks, fleet.ReportBadChunks), readOnly: always},
-	46:  {mutate: mutating((*wire.MetaRequest).GetClone, content.Clone), session: true},
+// handlers has the requests that the state machine answers, by their field number in
+// wire.MetaRequest.
+var handlers = checked([]handler{
+	10:  {mutate: mutating((*wire.MetaRequest).GetOpenSession, session.OpenSession)},
+	12:  {mutate: alone(session.CloseSession)},
+	20:  {read: reading((*wire.MetaRequest).GetLookup, names.ReadLookup)},
+	21:  {read: reading((*wire.MetaRequest).GetWalk, names.ReadWalk)},
+	22:  {read: reading((*wire.MetaRequest).GetGetAttr, names.ReadAttr)},
+	23:  {read: reading((*wire.MetaRequest).GetReadDir, names.ReadDir)},
+	24:  {mutate: mutating((*wire.MetaRequest).GetCreate, names.Create)},
+	25:  {mutate: mutating((*wire.MetaRequest).GetRename, names.Rename)},
+	26:  {mutate: mutating((*wire.MetaRequest).GetRemove, ckpt.Remove)},
+	27:  {mutate: mutating((*wire.MetaRequest).GetSetAttr, names.SetAttr)},
+	28:  {mutate: mutating((*wire.MetaRequest).GetRemoveTree, ckpt.RemoveTree)},
+	29:  {mutate: mutating((*wire.MetaRequest).GetLink, names.LinkName)},
+	30:  {mutate: mutating((*wire.MetaRequest).GetRelease, names.Release)},
+	31:  {mutate: mutating((*wire.MetaRequest).GetSetXattr, names.SetXattr)},
+	32:  {read: reading((*wire.MetaRequest).GetGetXattr, names.ReadXattr)},
+	40:  {mutate: mutating((*wire.MetaRequest).GetGrant, fleet.Grant)},
+	41:  {mutate: mutating((*wire.MetaRequest).GetEndGrant, fleet.EndGrant)},
+	43:  {mutate: mutating((*wire.MetaRequest).GetCommit, content.Commit)},
+	44:  {read: reading((*wire.MetaRequest).GetGetExtents, layout.ReadExtents)},
+	45:  {mutate: mutating((*wire.MetaRequest).GetReportBadChunks, fleet.ReportBadChunks)},
+	46:  {mutate: mutating((*wire.MetaRequest).GetClone, content.Clone)},
 	60:  {mutate: mutating((*wire.MetaRequest).GetRegisterHost, fleet.RegisterHost)},
 	63:  {mutate: mutating((*wire.MetaRequest).GetDeletedChunks, fleet.DeletedChunks)},
 	64:  {mutate: mutating((*wire.MetaRequest).GetSetDeviceState, fleet.SetDeviceState)},
@@ -71,26 +67,26 @@ var operations = [...]operation{
 	85:  {mutate: mutating((*wire.MetaRequest).GetBeginRepair, fleet.BeginRepair)},
 	86:  {mutate: mutating((*wire.MetaRequest).GetCommitRepair, fleet.CommitRepair)},
 	87:  {mutate: mutating((*wire.MetaRequest).GetEndIntents, fleet.EndIntents)},
-	100: {mutate: mutating((*wire.MetaRequest).GetOpenRun, ckpt.OpenRun), session: true, readOnly: visits},
-	101: {mutate: mutating((*wire.MetaRequest).GetBeginStep, ckpt.BeginStep), session: true},
-	102: {mutate: mutating((*wire.MetaRequest).GetSealPart, ckpt.SealPart), session: true},
+	100: {mutate: mutating((*wire.MetaRequest).GetOpenRun, ckpt.OpenRun)},
+	101: {mutate: mutating((*wire.MetaRequest).GetBeginStep, ckpt.BeginStep)},
+	102: {mutate: mutating((*wire.MetaRequest).GetSealPart, ckpt.SealPart)},
 	103: {read: reading((*wire.MetaRequest).GetGetStep, ckpt.ReadStep)},
 	104: {mutate: mutating((*wire.MetaRequest).GetCommitStep, ckpt.CommitStep)},
-	105: {mutate: mutating((*wire.MetaRequest).GetAbortStep, ckpt.AbortStep), session: true},
+	105: {mutate: mutating((*wire.MetaRequest).GetAbortStep, ckpt.AbortStep)},
 	106: {read: reading((*wire.MetaRequest).GetListRuns, ckpt.ReadRuns)},
 	107: {read: reading((*wire.MetaRequest).GetListSteps, ckpt.ReadSteps)},
-	108: {mutate: mutating((*wire.MetaRequest).GetResolveStep, ckpt.ResolveStep), read: reading((*wire.MetaRequest).GetResolveStep, ckpt.ReadResolve), readOnly: resolvesOnly, reads: resolvesOnly},
-	109: {mutate: mutating((*wire.MetaRequest).GetRemoveStep, ckpt.RemoveStep), session: true},
+	108: {mutate: mutating((*wire.MetaRequest).GetResolveStep, ckpt.ResolveStep), read: reading((*wire.MetaRequest).GetResolveStep, ckpt.ReadResolve)},
+	109: {mutate: mutating((*wire.MetaRequest).GetRemoveStep, ckpt.RemoveStep)},
 	110: {read: reading((*wire.MetaRequest).GetListParts, ckpt.ReadParts)},
-	680: {mutate: mutating((*wire.MetaRequest).GetLeaseStep, ckpt.LeaseStep), session: true, readOnly: always},
-	681: {mutate: mutating((*wire.MetaRequest).GetReleaseStep, ckpt.ReleaseStep), session: true, readOnly: always},
+	680: {mutate: mutating((*wire.MetaRequest).GetLeaseStep, ckpt.LeaseStep)},
+	681: {mutate: mutating((*wire.MetaRequest).GetReleaseStep, ckpt.ReleaseStep)},
 	120: {mutate: mutating((*wire.MetaRequest).GetQueueMove, tier.QueueMove)},
 	121: {mutate: mutating((*wire.MetaRequest).GetBeginObject, tier.BeginObject)},
 	122: {mutate: mutating((*wire.MetaRequest).GetEndObject, tier.EndObject)},
 	123: {mutate: mutating((*wire.MetaRequest).GetCommitFlush, tier.CommitFlush)},
 	124: {mutate: mutating((*wire.MetaRequest).GetMoveObject, tier.MoveObject)},
 	125: {mutate: mutating((*wire.MetaRequest).GetCommitEvict, tier.CommitEvict)},
-	126: {mutate: mutating((*wire.MetaRequest).GetCommitStage, content.CommitStage), session: true},
+	126: {mutate: mutating((*wire.MetaRequest).GetCommitStage, content.CommitStage)},
 	127: {mutate: mutating((*wire.MetaRequest).GetDeletedObject, tier.DeletedObject)},
 	128: {read: reading((*wire.MetaRequest).GetGetObject, tier.ReadObject)},
 	129: {read: func(v *kvtx.View, _ kvtx.Scope, _ *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -102,8 +98,8 @@ var operations = [...]operation{
 	221: {mutate: mutating((*wire.MetaRequest).GetSetQuota, usage.SetQuota)},
 	222: {read: reading((*wire.MetaRequest).GetListQuotas, usage.ReadQuotas)},
 	223: {mutate: alone(usage.BeginRecount)},
-	224: {mutate: mutating((*wire.MetaRequest).GetCloneTree, content.CloneTree), session: true},
-	320: {mutate: mutating((*wire.MetaRequest).GetConcat, content.Concat), session: true},
+	224: {mutate: mutating((*wire.MetaRequest).GetCloneTree, content.CloneTree)},
+	320: {mutate: mutating((*wire.MetaRequest).GetConcat, content.Concat)},
 	321: {mutate: mutating((*wire.MetaRequest).GetRaiseRouting, session.RaiseRouting)},
 	450: {mutate: mutating((*wire.MetaRequest).GetSetMaintenance, fleet.SetMaintenance)},
 	451: {mutate: mutating((*wire.MetaRequest).GetSetHostState, fleet.SetHostState)},
@@ -111,14 +107,14 @@ var operations = [...]operation{
 	461: {read: openly((*wire.MetaRequest).GetListMemory, fleet.ReadMemory)},
 	462: {read: reading((*wire.MetaRequest).GetListLost, ckpt.ReadLost)},
 	470: {mutate: mutating((*wire.MetaRequest).GetSetRebalance, fleet.SetRebalance)},
-	490: {mutate: mutating((*wire.MetaRequest).GetCommitRewrite, content.CommitRewrite), session: true},
+	490: {mutate: mutating((*wire.MetaRequest).GetCommitRewrite, content.CommitRewrite)},
 	481: {mutate: mutating((*wire.MetaRequest).GetDropChunks, fleet.DropChunks)},
-	400: {mutate: mutating((*wire.MetaRequest).GetHold, session.HoldDirectory), session: true},
-	401: {mutate: mutating((*wire.MetaRequest).GetEndHold, session.EndHold), session: true},
+	400: {mutate: mutating((*wire.MetaRequest).GetHold, session.HoldDirectory)},
+	401: {mutate: mutating((*wire.MetaRequest).GetEndHold, session.EndHold)},
 	620: {mutate: mutating((*wire.MetaRequest).GetRevokeCert, session.RevokeCert)},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
-}
+}, ops.All())
 
 // commands has the leader's own commands by their field number in statepb.Command.
 var commands = [...]command{
@@ -170,20 +166,29 @@ func commanding[O any](op func(*statepb.Command) O, do func(*kvtx.Tx, O) (*wire.
 	return func(t *kvtx.Tx, c *statepb.Command) (*wire.MetaResponse, error) { return do(t, op(c)) }
 }
 
-func always(*wire.MetaRequest) bool { return true }
-
-// visits reports whether the request opens a run only to read it.
-func visits(req *wire.MetaRequest) bool { return req.GetOpenRun().GetReadOnly() }
-
-// resolvesOnly reports whether the request resolves a step without fixing it as the run's parent.
-func resolvesOnly(req *wire.MetaRequest) bool { return !req.GetResolveStep().GetFix() }
-
-// operationOf returns the operation of a request, or the zero operation if the request has none.
-func operationOf(req *wire.MetaRequest) operation {
-	if f := wire.Op(req); f != nil && int(f.Number()) < len(operations) {
-		return operations[f.Number()]
+// checked returns the handlers. It panics with what to write if a READ or a COMMAND has none, or
+// another request has one.
+func checked(handlers []handler, all []*ops.Op) []handler {
+	for _, o := range all {
+		var h handler
+		if int(o.Number) < len(handlers) {
+			h = handlers[o.Number]
+		}
+		mutates, reads := o.Effect == wire.Operation_COMMAND, o.IsRead(o.New())
+		if (h.mutate != nil) != mutates || (h.read != nil) != reads {
+			panic(fmt.Sprintf("metadata/state/operations.go: %s (%d) has effect %v in metadata.proto: its line must have mutate: %v, read: %v",
+				o.Name, o.Number, o.Effect, mutates, reads))
+		}
 	}
-	return operation{}
+	return handlers
+}
+
+// handlerOf returns the handler of a request, or the empty one if the request has none.
+func handlerOf(o *ops.Op) handler {
+	if o == nil || int(o.Number) >= len(handlers) {
+		return handler{}
+	}
+	return handlers[o.Number]
 }
 
 // commandOf returns the handler of a leader's command, or nil if the command is unknown.
@@ -194,17 +199,9 @@ func commandOf(cmd *statepb.Command) command {
 	return nil
 }
 
-// isRead reports whether Read answers a request of this operation.
-func (o operation) isRead(req *wire.MetaRequest) bool {
-	if o.reads != nil {
-		return o.reads(req)
-	}
-	return o.read != nil
-}
-
 // admits fails with ReadOnly where a scope that may not write sends a mutation.
-func (o operation) admits(sc kvtx.Scope, req *wire.MetaRequest) error {
-	if !sc.ReadOnly || o.readOnly != nil && o.readOnly(req) {
+func admits(sc kvtx.Scope, o *ops.Op, req *wire.MetaRequest) error {
+	if !sc.ReadOnly || o != nil && o.ReadOnly(req) {
 		return nil
 	}
 	return kvtx.Fail(moraine.ReadOnly, "apply", "", "the session may not write")

@@ -241,6 +241,12 @@ func TestRoutingEpoch(t *testing.T) {
 	if k := at(3, next); k != "ok" || !c.exists("/next") {
 		t.Errorf("under the same number, by the present epoch: %s", k)
 	}
+	other := b.open(nil)
+	closing := other.request(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+	closing.RoutingEpoch = 1
+	if k := kind(other.send(closing).Response); k != "ok" {
+		t.Errorf("the end of a session, by a stale epoch: %s", k)
+	}
 	b.check()
 	if *rewriteLogs {
 		b.writeLog("v4-routing")

@@ -4,6 +4,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // ReadSeen is Read that also returns the cacheable items that the answer shows.
@@ -13,7 +14,7 @@ func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.Meta
 	v.Seen = &seen
 	resp, err := answer(v, caller, req)
 	seen.All = true
-	if operationOf(req).noted {
+	if o := ops.Of(req); o != nil && o.Leased {
 		// A failed request shows the items that it read. A lookup that found nothing shows the
 		// entry.
 		_, lookup := req.GetOp().(*wire.MetaRequest_Lookup)

@@ -514,6 +514,8 @@ type MetaRequest struct {
 	// requested under it. On a mutation, the session answers nothing about the named
 	// inodes from its cache until the answer. 0: no cache.
 	LeaseEpoch uint64 `protobuf:"varint,200,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	// The option of each request says what it does and who may send it: see Operation.
+	//
 	// Types that are valid to be assigned to Op:
 	//
 	//	*MetaRequest_OpenSession
@@ -14381,7 +14383,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\"\xd0/\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xcf:\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14391,139 +14393,200 @@ const file_metadata_proto_rawDesc = "" +
 	"\tpartition\x18\x04 \x01(\rR\tpartition\x12#\n" +
 	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12 \n" +
 	"\vlease_epoch\x18\xc8\x01 \x01(\x04R\n" +
-	"leaseEpoch\x12>\n" +
+	"leaseEpoch\x12R\n" +
 	"\fopen_session\x18\n" +
-	" \x01(\v2\x19.moraine.wire.OpenSessionH\x00R\vopenSession\x12A\n" +
-	"\rrenew_session\x18\v \x01(\v2\x1a.moraine.wire.RenewSessionH\x00R\frenewSession\x12A\n" +
-	"\rclose_session\x18\f \x01(\v2\x1a.moraine.wire.CloseSessionH\x00R\fcloseSession\x12;\n" +
-	"\vget_cluster\x18\r \x01(\v2\x18.moraine.wire.GetClusterH\x00R\n" +
-	"getCluster\x12>\n" +
-	"\fget_topology\x18\x0e \x01(\v2\x19.moraine.wire.GetTopologyH\x00R\vgetTopology\x12.\n" +
-	"\x06lookup\x18\x14 \x01(\v2\x14.moraine.wire.LookupH\x00R\x06lookup\x12(\n" +
-	"\x04walk\x18\x15 \x01(\v2\x12.moraine.wire.WalkH\x00R\x04walk\x122\n" +
-	"\bget_attr\x18\x16 \x01(\v2\x15.moraine.wire.GetAttrH\x00R\agetAttr\x122\n" +
-	"\bread_dir\x18\x17 \x01(\v2\x15.moraine.wire.ReadDirH\x00R\areadDir\x12.\n" +
-	"\x06create\x18\x18 \x01(\v2\x14.moraine.wire.CreateH\x00R\x06create\x12.\n" +
-	"\x06rename\x18\x19 \x01(\v2\x14.moraine.wire.RenameH\x00R\x06rename\x12.\n" +
-	"\x06remove\x18\x1a \x01(\v2\x14.moraine.wire.RemoveH\x00R\x06remove\x122\n" +
-	"\bset_attr\x18\x1b \x01(\v2\x15.moraine.wire.SetAttrH\x00R\asetAttr\x12;\n" +
-	"\vremove_tree\x18\x1c \x01(\v2\x18.moraine.wire.RemoveTreeH\x00R\n" +
-	"removeTree\x12(\n" +
-	"\x04link\x18\x1d \x01(\v2\x12.moraine.wire.LinkH\x00R\x04link\x121\n" +
-	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseH\x00R\arelease\x125\n" +
-	"\tset_xattr\x18\x1f \x01(\v2\x16.moraine.wire.SetXattrH\x00R\bsetXattr\x125\n" +
-	"\tget_xattr\x18  \x01(\v2\x16.moraine.wire.GetXattrH\x00R\bgetXattr\x12+\n" +
-	"\x05grant\x18( \x01(\v2\x13.moraine.wire.GrantH\x00R\x05grant\x125\n" +
-	"\tend_grant\x18) \x01(\v2\x16.moraine.wire.EndGrantH\x00R\bendGrant\x12+\n" +
-	"\x05place\x18* \x01(\v2\x13.moraine.wire.PlaceH\x00R\x05place\x12.\n" +
-	"\x06commit\x18+ \x01(\v2\x14.moraine.wire.CommitH\x00R\x06commit\x12;\n" +
-	"\vget_extents\x18, \x01(\v2\x18.moraine.wire.GetExtentsH\x00R\n" +
-	"getExtents\x12K\n" +
-	"\x11report_bad_chunks\x18- \x01(\v2\x1d.moraine.wire.ReportBadChunksH\x00R\x0freportBadChunks\x12+\n" +
-	"\x05clone\x18. \x01(\v2\x13.moraine.wire.CloneH\x00R\x05clone\x12A\n" +
-	"\rregister_host\x18< \x01(\v2\x1a.moraine.wire.RegisterHostH\x00R\fregisterHost\x127\n" +
-	"\theartbeat\x18= \x01(\v2\x17.moraine.wire.HeartbeatH\x00R\theartbeat\x12A\n" +
-	"\rreport_chunks\x18> \x01(\v2\x1a.moraine.wire.ReportChunksH\x00R\freportChunks\x12D\n" +
-	"\x0edeleted_chunks\x18? \x01(\v2\x1b.moraine.wire.DeletedChunksH\x00R\rdeletedChunks\x12H\n" +
-	"\x10set_device_state\x18@ \x01(\v2\x1c.moraine.wire.SetDeviceStateH\x00R\x0esetDeviceState\x128\n" +
+	" \x01(\v2\x19.moraine.wire.OpenSessionB\x12\xa2\xbb\x18\x0e\b\x03\x10\x04\x18\x03 \x01P\x01h\x01p\x01H\x00R\vopenSession\x12Q\n" +
+	"\rrenew_session\x18\v \x01(\v2\x1a.moraine.wire.RenewSessionB\x0e\xa2\xbb\x18\n" +
+	"\b\x04\x10\x04\x18\x02 \x01P\x01H\x00R\frenewSession\x12U\n" +
+	"\rclose_session\x18\f \x01(\v2\x1a.moraine.wire.CloseSessionB\x12\xa2\xbb\x18\x0e\b\x03\x10\x04\x18\x02 \x01(\x010\x01P\x01H\x00R\fcloseSession\x12I\n" +
+	"\vget_cluster\x18\r \x01(\v2\x18.moraine.wire.GetClusterB\f\xa2\xbb\x18\b\b\x02\x10\x04\x18\x03 \x01H\x00R\n" +
+	"getCluster\x12J\n" +
+	"\fget_topology\x18\x0e \x01(\v2\x19.moraine.wire.GetTopologyB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x04\x18\x03H\x00R\vgetTopology\x12<\n" +
+	"\x06lookup\x18\x14 \x01(\v2\x14.moraine.wire.LookupB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\x06lookup\x126\n" +
+	"\x04walk\x18\x15 \x01(\v2\x12.moraine.wire.WalkB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\x04walk\x12@\n" +
+	"\bget_attr\x18\x16 \x01(\v2\x15.moraine.wire.GetAttrB\f\xa2\xbb\x18\b\b\x01\x10\x04\x18\x01H\x01H\x00R\agetAttr\x12@\n" +
+	"\bread_dir\x18\x17 \x01(\v2\x15.moraine.wire.ReadDirB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\areadDir\x12@\n" +
+	"\x06create\x18\x18 \x01(\v2\x14.moraine.wire.CreateB\x10\xa2\xbb\x18\f\b\x03\x10\x04\x18\x01(\x018\x01@\x01H\x00R\x06create\x12<\n" +
+	"\x06rename\x18\x19 \x01(\v2\x14.moraine.wire.RenameB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x06rename\x12<\n" +
+	"\x06remove\x18\x1a \x01(\v2\x14.moraine.wire.RemoveB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x06remove\x12@\n" +
+	"\bset_attr\x18\x1b \x01(\v2\x15.moraine.wire.SetAttrB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\asetAttr\x12I\n" +
+	"\vremove_tree\x18\x1c \x01(\v2\x18.moraine.wire.RemoveTreeB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\n" +
+	"removeTree\x128\n" +
+	"\x04link\x18\x1d \x01(\v2\x12.moraine.wire.LinkB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\x04link\x12A\n" +
+	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x04\x18\x02(\x010\x01H\x00R\arelease\x12E\n" +
+	"\tset_xattr\x18\x1f \x01(\v2\x16.moraine.wire.SetXattrB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\bsetXattr\x12C\n" +
+	"\tget_xattr\x18  \x01(\v2\x16.moraine.wire.GetXattrB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\bgetXattr\x12;\n" +
+	"\x05grant\x18( \x01(\v2\x13.moraine.wire.GrantB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x04\x18\x01(\x018\x01H\x00R\x05grant\x12E\n" +
+	"\tend_grant\x18) \x01(\v2\x16.moraine.wire.EndGrantB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x04\x18\x02(\x010\x01H\x00R\bendGrant\x12;\n" +
+	"\x05place\x18* \x01(\v2\x13.moraine.wire.PlaceB\x0e\xa2\xbb\x18\n" +
+	"\b\x04\x10\x04\x18\x02(\x018\x01H\x00R\x05place\x12B\n" +
+	"\x06commit\x18+ \x01(\v2\x14.moraine.wire.CommitB\x12\xa2\xbb\x18\x0e\b\x03\x10\x04\x18\x01(\x010\x018\x01@\x01H\x00R\x06commit\x12I\n" +
+	"\vget_extents\x18, \x01(\v2\x18.moraine.wire.GetExtentsB\f\xa2\xbb\x18\b\b\x01\x10\x04\x18\x01H\x01H\x00R\n" +
+	"getExtents\x12[\n" +
+	"\x11report_bad_chunks\x18- \x01(\v2\x1d.moraine.wire.ReportBadChunksB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x04\x18\x02P\x01p\x01H\x00R\x0freportBadChunks\x12=\n" +
+	"\x05clone\x18. \x01(\v2\x13.moraine.wire.CloneB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\x05clone\x12V\n" +
+	"\rregister_host\x18< \x01(\v2\x1a.moraine.wire.RegisterHostB\x13\xa2\xbb\x18\x0f\b\x03\x10\x03\x18\x02z\ahost.idH\x00R\fregisterHost\x12I\n" +
+	"\theartbeat\x18= \x01(\v2\x17.moraine.wire.HeartbeatB\x10\xa2\xbb\x18\f\b\x04\x10\x03\x18\x02z\x04hostH\x00R\theartbeat\x12M\n" +
+	"\rreport_chunks\x18> \x01(\v2\x1a.moraine.wire.ReportChunksB\n" +
+	"\xa2\xbb\x18\x06\b\x04\x10\x03\x18\x02H\x00R\freportChunks\x12P\n" +
+	"\x0edeleted_chunks\x18? \x01(\v2\x1b.moraine.wire.DeletedChunksB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\rdeletedChunks\x12T\n" +
+	"\x10set_device_state\x18@ \x01(\v2\x1c.moraine.wire.SetDeviceStateB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\x0esetDeviceState\x12L\n" +
 	"\n" +
-	"lease_jobs\x18P \x01(\v2\x17.moraine.wire.LeaseJobsH\x00R\tleaseJobs\x125\n" +
-	"\trenew_job\x18Q \x01(\v2\x16.moraine.wire.RenewJobH\x00R\brenewJob\x128\n" +
+	"lease_jobs\x18P \x01(\v2\x17.moraine.wire.LeaseJobsB\x12\xa2\xbb\x18\x0e\b\x03\x10\x03\x18\x02p\x01z\x04hostH\x00R\tleaseJobs\x12A\n" +
+	"\trenew_job\x18Q \x01(\v2\x16.moraine.wire.RenewJobB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\brenewJob\x12D\n" +
 	"\n" +
-	"finish_job\x18R \x01(\v2\x17.moraine.wire.FinishJobH\x00R\tfinishJob\x125\n" +
-	"\tlist_jobs\x18S \x01(\v2\x16.moraine.wire.ListJobsH\x00R\blistJobs\x128\n" +
+	"finish_job\x18R \x01(\v2\x17.moraine.wire.FinishJobB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\tfinishJob\x12A\n" +
+	"\tlist_jobs\x18S \x01(\v2\x16.moraine.wire.ListJobsB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\blistJobs\x12D\n" +
 	"\n" +
-	"cancel_job\x18T \x01(\v2\x17.moraine.wire.CancelJobH\x00R\tcancelJob\x12>\n" +
-	"\fbegin_repair\x18U \x01(\v2\x19.moraine.wire.BeginRepairH\x00R\vbeginRepair\x12A\n" +
-	"\rcommit_repair\x18V \x01(\v2\x1a.moraine.wire.CommitRepairH\x00R\fcommitRepair\x12;\n" +
-	"\vend_intents\x18W \x01(\v2\x18.moraine.wire.EndIntentsH\x00R\n" +
-	"endIntents\x122\n" +
-	"\bopen_run\x18d \x01(\v2\x15.moraine.wire.OpenRunH\x00R\aopenRun\x128\n" +
+	"cancel_job\x18T \x01(\v2\x17.moraine.wire.CancelJobB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\tcancelJob\x12J\n" +
+	"\fbegin_repair\x18U \x01(\v2\x19.moraine.wire.BeginRepairB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\vbeginRepair\x12M\n" +
+	"\rcommit_repair\x18V \x01(\v2\x1a.moraine.wire.CommitRepairB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\fcommitRepair\x12G\n" +
+	"\vend_intents\x18W \x01(\v2\x18.moraine.wire.EndIntentsB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\n" +
+	"endIntents\x12M\n" +
+	"\bopen_run\x18d \x01(\v2\x15.moraine.wire.OpenRunB\x19\xa2\xbb\x18\x15\b\x03\x10\x02\x18\x01(\x018\x01Z\tread_onlyH\x00R\aopenRun\x12H\n" +
 	"\n" +
-	"begin_step\x18e \x01(\v2\x17.moraine.wire.BeginStepH\x00R\tbeginStep\x125\n" +
-	"\tseal_part\x18f \x01(\v2\x16.moraine.wire.SealPartH\x00R\bsealPart\x122\n" +
-	"\bget_step\x18g \x01(\v2\x15.moraine.wire.GetStepH\x00R\agetStep\x12;\n" +
-	"\vcommit_step\x18h \x01(\v2\x18.moraine.wire.CommitStepH\x00R\n" +
-	"commitStep\x128\n" +
+	"begin_step\x18e \x01(\v2\x17.moraine.wire.BeginStepB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\tbeginStep\x12G\n" +
+	"\tseal_part\x18f \x01(\v2\x16.moraine.wire.SealPartB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\bsealPart\x12>\n" +
+	"\bget_step\x18g \x01(\v2\x15.moraine.wire.GetStepB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x04\x18\x01H\x00R\agetStep\x12G\n" +
+	"\vcommit_step\x18h \x01(\v2\x18.moraine.wire.CommitStepB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\n" +
+	"commitStep\x12F\n" +
 	"\n" +
-	"abort_step\x18i \x01(\v2\x17.moraine.wire.AbortStepH\x00R\tabortStep\x125\n" +
-	"\tlist_runs\x18j \x01(\v2\x16.moraine.wire.ListRunsH\x00R\blistRuns\x128\n" +
+	"abort_step\x18i \x01(\v2\x17.moraine.wire.AbortStepB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\tabortStep\x12A\n" +
+	"\tlist_runs\x18j \x01(\v2\x16.moraine.wire.ListRunsB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\blistRuns\x12D\n" +
 	"\n" +
-	"list_steps\x18k \x01(\v2\x17.moraine.wire.ListStepsH\x00R\tlistSteps\x12>\n" +
-	"\fresolve_step\x18l \x01(\v2\x19.moraine.wire.ResolveStepH\x00R\vresolveStep\x12;\n" +
-	"\vremove_step\x18m \x01(\v2\x18.moraine.wire.RemoveStepH\x00R\n" +
-	"removeStep\x128\n" +
+	"list_steps\x18k \x01(\v2\x17.moraine.wire.ListStepsB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\tlistSteps\x12O\n" +
+	"\fresolve_step\x18l \x01(\v2\x19.moraine.wire.ResolveStepB\x0f\xa2\xbb\x18\v\b\x03\x10\x02\x18\x01b\x03fixH\x00R\vresolveStep\x12I\n" +
+	"\vremove_step\x18m \x01(\v2\x18.moraine.wire.RemoveStepB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\n" +
+	"removeStep\x12D\n" +
 	"\n" +
-	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsH\x00R\tlistParts\x129\n" +
+	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x04\x18\x01H\x00R\tlistParts\x12I\n" +
 	"\n" +
-	"lease_step\x18\xa8\x05 \x01(\v2\x17.moraine.wire.LeaseStepH\x00R\tleaseStep\x12?\n" +
-	"\frelease_step\x18\xa9\x05 \x01(\v2\x19.moraine.wire.ReleaseStepH\x00R\vreleaseStep\x128\n" +
+	"lease_step\x18\xa8\x05 \x01(\v2\x17.moraine.wire.LeaseStepB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x01P\x01H\x00R\tleaseStep\x12Q\n" +
+	"\frelease_step\x18\xa9\x05 \x01(\v2\x19.moraine.wire.ReleaseStepB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01P\x01H\x00R\vreleaseStep\x12F\n" +
 	"\n" +
-	"queue_move\x18x \x01(\v2\x17.moraine.wire.QueueMoveH\x00R\tqueueMove\x12>\n" +
-	"\fbegin_object\x18y \x01(\v2\x19.moraine.wire.BeginObjectH\x00R\vbeginObject\x128\n" +
+	"queue_move\x18x \x01(\v2\x17.moraine.wire.QueueMoveB\f\xa2\xbb\x18\b\b\x03\x10\x04\x18\x018\x01H\x00R\tqueueMove\x12J\n" +
+	"\fbegin_object\x18y \x01(\v2\x19.moraine.wire.BeginObjectB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\vbeginObject\x12D\n" +
 	"\n" +
-	"end_object\x18z \x01(\v2\x17.moraine.wire.EndObjectH\x00R\tendObject\x12>\n" +
-	"\fcommit_flush\x18{ \x01(\v2\x19.moraine.wire.CommitFlushH\x00R\vcommitFlush\x12;\n" +
-	"\vmove_object\x18| \x01(\v2\x18.moraine.wire.MoveObjectH\x00R\n" +
-	"moveObject\x12>\n" +
-	"\fcommit_evict\x18} \x01(\v2\x19.moraine.wire.CommitEvictH\x00R\vcommitEvict\x12>\n" +
-	"\fcommit_stage\x18~ \x01(\v2\x19.moraine.wire.CommitStageH\x00R\vcommitStage\x12D\n" +
-	"\x0edeleted_object\x18\x7f \x01(\v2\x1b.moraine.wire.DeletedObjectH\x00R\rdeletedObject\x129\n" +
+	"end_object\x18z \x01(\v2\x17.moraine.wire.EndObjectB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\tendObject\x12J\n" +
+	"\fcommit_flush\x18{ \x01(\v2\x19.moraine.wire.CommitFlushB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\vcommitFlush\x12G\n" +
+	"\vmove_object\x18| \x01(\v2\x18.moraine.wire.MoveObjectB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\n" +
+	"moveObject\x12J\n" +
+	"\fcommit_evict\x18} \x01(\v2\x19.moraine.wire.CommitEvictB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\vcommitEvict\x12N\n" +
+	"\fcommit_stage\x18~ \x01(\v2\x19.moraine.wire.CommitStageB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x03\x18\x02(\x010\x01H\x00R\vcommitStage\x12P\n" +
+	"\x0edeleted_object\x18\x7f \x01(\v2\x1b.moraine.wire.DeletedObjectB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\rdeletedObject\x12E\n" +
 	"\n" +
-	"get_object\x18\x80\x01 \x01(\v2\x17.moraine.wire.GetObjectH\x00R\tgetObject\x123\n" +
-	"\bget_tier\x18\x81\x01 \x01(\v2\x15.moraine.wire.GetTierH\x00R\agetTier\x129\n" +
+	"get_object\x18\x80\x01 \x01(\v2\x17.moraine.wire.GetObjectB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x04\x18\x01H\x00R\tgetObject\x12?\n" +
+	"\bget_tier\x18\x81\x01 \x01(\v2\x15.moraine.wire.GetTierB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\agetTier\x12I\n" +
 	"\n" +
-	"set_policy\x18\x82\x01 \x01(\v2\x17.moraine.wire.SetPolicyH\x00R\tsetPolicy\x129\n" +
+	"set_policy\x18\x82\x01 \x01(\v2\x17.moraine.wire.SetPolicyB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\tsetPolicy\x12E\n" +
 	"\n" +
-	"get_policy\x18\x83\x01 \x01(\v2\x17.moraine.wire.GetPolicyH\x00R\tgetPolicy\x126\n" +
-	"\tget_usage\x18\xdc\x01 \x01(\v2\x16.moraine.wire.GetUsageH\x00R\bgetUsage\x126\n" +
-	"\tset_quota\x18\xdd\x01 \x01(\v2\x16.moraine.wire.SetQuotaH\x00R\bsetQuota\x12<\n" +
-	"\vlist_quotas\x18\xde\x01 \x01(\v2\x18.moraine.wire.ListQuotasH\x00R\n" +
-	"listQuotas\x122\n" +
-	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountH\x00R\arecount\x129\n" +
+	"get_policy\x18\x83\x01 \x01(\v2\x17.moraine.wire.GetPolicyB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\tgetPolicy\x12B\n" +
+	"\tget_usage\x18\xdc\x01 \x01(\v2\x16.moraine.wire.GetUsageB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\bgetUsage\x12D\n" +
+	"\tset_quota\x18\xdd\x01 \x01(\v2\x16.moraine.wire.SetQuotaB\f\xa2\xbb\x18\b\b\x03\x10\x01\x18\x018\x01H\x00R\bsetQuota\x12H\n" +
+	"\vlist_quotas\x18\xde\x01 \x01(\v2\x18.moraine.wire.ListQuotasB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\n" +
+	"listQuotas\x12@\n" +
+	"\arecount\x18\xdf\x01 \x01(\v2\x15.moraine.wire.RecountB\f\xa2\xbb\x18\b\b\x03\x10\x01\x18\x038\x01H\x00R\arecount\x12I\n" +
 	"\n" +
-	"clone_tree\x18\xe0\x01 \x01(\v2\x17.moraine.wire.CloneTreeH\x00R\tcloneTree\x12/\n" +
-	"\x06concat\x18\xc0\x02 \x01(\v2\x14.moraine.wire.ConcatH\x00R\x06concat\x12B\n" +
-	"\rraise_routing\x18\xc1\x02 \x01(\v2\x1a.moraine.wire.RaiseRoutingH\x00R\fraiseRouting\x12/\n" +
-	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesH\x00R\x06leases\x12,\n" +
-	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchH\x00R\x05watch\x12<\n" +
-	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatH\x00R\n" +
-	"memberBeat\x12<\n" +
-	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersH\x00R\n" +
-	"getMembers\x129\n" +
+	"clone_tree\x18\xe0\x01 \x01(\v2\x17.moraine.wire.CloneTreeB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\tcloneTree\x12A\n" +
+	"\x06concat\x18\xc0\x02 \x01(\v2\x14.moraine.wire.ConcatB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\x06concat\x12N\n" +
+	"\rraise_routing\x18\xc1\x02 \x01(\v2\x1a.moraine.wire.RaiseRoutingB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\fraiseRouting\x12A\n" +
+	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesB\x10\xa2\xbb\x18\f\b\x04\x10\x02\x18\x02 \x01(\x01P\x01H\x00R\x06leases\x128\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x02\x18\x01H\x00R\x05watch\x12N\n" +
+	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatB\x10\xa2\xbb\x18\f\b\x04\x10\x05\x18\x02 \x02z\x02idH\x00R\n" +
+	"memberBeat\x12H\n" +
+	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x02\x18\x03H\x00R\n" +
+	"getMembers\x12E\n" +
 	"\n" +
-	"add_member\x18\xf2\x01 \x01(\v2\x17.moraine.wire.AddMemberH\x00R\taddMember\x12B\n" +
-	"\rremove_member\x18\xf3\x01 \x01(\v2\x1a.moraine.wire.RemoveMemberH\x00R\fremoveMember\x12E\n" +
-	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeH\x00R\rfinishUpgrade\x12<\n" +
-	"\vread_backup\x18\xf5\x01 \x01(\v2\x18.moraine.wire.ReadBackupH\x00R\n" +
-	"readBackup\x12H\n" +
-	"\x0fset_maintenance\x18\xc2\x03 \x01(\v2\x1c.moraine.wire.SetMaintenanceH\x00R\x0esetMaintenance\x12C\n" +
-	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateH\x00R\fsetHostState\x12<\n" +
-	"\vstart_scrub\x18\xc4\x03 \x01(\v2\x18.moraine.wire.StartScrubH\x00R\n" +
-	"startScrub\x129\n" +
+	"add_member\x18\xf2\x01 \x01(\v2\x17.moraine.wire.AddMemberB\n" +
+	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x03H\x00R\taddMember\x12N\n" +
+	"\rremove_member\x18\xf3\x01 \x01(\v2\x1a.moraine.wire.RemoveMemberB\n" +
+	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x03H\x00R\fremoveMember\x12Q\n" +
+	"\x0efinish_upgrade\x18\xf4\x01 \x01(\v2\x1b.moraine.wire.FinishUpgradeB\n" +
+	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x03H\x00R\rfinishUpgrade\x12H\n" +
+	"\vread_backup\x18\xf5\x01 \x01(\v2\x18.moraine.wire.ReadBackupB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x01\x18\x03H\x00R\n" +
+	"readBackup\x12T\n" +
+	"\x0fset_maintenance\x18\xc2\x03 \x01(\v2\x1c.moraine.wire.SetMaintenanceB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\x0esetMaintenance\x12O\n" +
+	"\x0eset_host_state\x18\xc3\x03 \x01(\v2\x1a.moraine.wire.SetHostStateB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\fsetHostState\x12H\n" +
+	"\vstart_scrub\x18\xc4\x03 \x01(\v2\x18.moraine.wire.StartScrubB\n" +
+	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x03H\x00R\n" +
+	"startScrub\x12G\n" +
 	"\n" +
-	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderH\x00R\tgetLeader\x129\n" +
+	"get_leader\x18\xd4\x02 \x01(\v2\x17.moraine.wire.GetLeaderB\f\xa2\xbb\x18\b\b\x02\x10\x04\x18\x03 \x02H\x00R\tgetLeader\x12G\n" +
 	"\n" +
-	"get_member\x18\xd6\x02 \x01(\v2\x17.moraine.wire.GetMemberH\x00R\tgetMember\x12H\n" +
-	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineH\x00R\x0elistQuarantine\x12B\n" +
-	"\rsettle_chunks\x18\xcc\x03 \x01(\v2\x1a.moraine.wire.SettleChunksH\x00R\fsettleChunks\x12<\n" +
-	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryH\x00R\n" +
-	"listMemory\x126\n" +
-	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostH\x00R\blistLost\x12B\n" +
-	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceH\x00R\fsetRebalance\x12E\n" +
-	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteH\x00R\rcommitRewrite\x12?\n" +
-	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksH\x00R\vcheckChunks\x12<\n" +
-	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksH\x00R\n" +
-	"dropChunks\x12)\n" +
-	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldH\x00R\x04hold\x123\n" +
-	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldH\x00R\aendHold\x12,\n" +
-	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchH\x00R\x05batch\x12<\n" +
-	"\vrevoke_cert\x18\xec\x04 \x01(\v2\x18.moraine.wire.RevokeCertH\x00R\n" +
-	"revokeCert\x12?\n" +
-	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedH\x00R\vlistRevoked\x12E\n" +
-	"\x0ereport_objects\x18\x84\x01 \x01(\v2\x1b.moraine.wire.ReportObjectsH\x00R\rreportObjects\x12B\n" +
-	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsH\x00R\fcheckObjects\x12I\n" +
-	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsH\x00R\x0elistBadObjectsB\x04\n" +
+	"get_member\x18\xd6\x02 \x01(\v2\x17.moraine.wire.GetMemberB\f\xa2\xbb\x18\b\b\x02\x10\x04\x18\x03 \x02H\x00R\tgetMember\x12T\n" +
+	"\x0flist_quarantine\x18\xd5\x02 \x01(\v2\x1c.moraine.wire.ListQuarantineB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x01\x18\x03H\x00R\x0elistQuarantine\x12N\n" +
+	"\rsettle_chunks\x18\xcc\x03 \x01(\v2\x1a.moraine.wire.SettleChunksB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x03\x18\x02H\x00R\fsettleChunks\x12H\n" +
+	"\vlist_memory\x18\xcd\x03 \x01(\v2\x18.moraine.wire.ListMemoryB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x03\x18\x03H\x00R\n" +
+	"listMemory\x12B\n" +
+	"\tlist_lost\x18\xce\x03 \x01(\v2\x16.moraine.wire.ListLostB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\blistLost\x12N\n" +
+	"\rset_rebalance\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.SetRebalanceB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\fsetRebalance\x12U\n" +
+	"\x0ecommit_rewrite\x18\xea\x03 \x01(\v2\x1b.moraine.wire.CommitRewriteB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x03\x18\x02(\x010\x01H\x00R\rcommitRewrite\x12K\n" +
+	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x19.moraine.wire.CheckChunksB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x01\x18\x03H\x00R\vcheckChunks\x12H\n" +
+	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksB\n" +
+	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\n" +
+	"dropChunks\x127\n" +
+	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x04hold\x12E\n" +
+	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01@\x01H\x00R\aendHold\x12:\n" +
+	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchB\f\xa2\xbb\x18\b\b\x04\x10\x02\x18\x01(\x01H\x00R\x05batch\x12J\n" +
+	"\vrevoke_cert\x18\xec\x04 \x01(\v2\x18.moraine.wire.RevokeCertB\f\xa2\xbb\x18\b\b\x03\x10\x01\x18\x038\x01H\x00R\n" +
+	"revokeCert\x12K\n" +
+	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedB\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x01\x18\x03H\x00R\vlistRevoked\x12U\n" +
+	"\x0ereport_objects\x18\x84\x01 \x01(\v2\x1b.moraine.wire.ReportObjectsB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x03\x18\x02h\x01p\x01H\x00R\rreportObjects\x12P\n" +
+	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
+	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
 	"\x02op\"\xed\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
@@ -16159,6 +16222,7 @@ func file_metadata_proto_init() {
 	file_hello_proto_init()
 	file_checkpoint_proto_init()
 	file_object_proto_init()
+	file_operation_proto_init()
 	file_metadata_proto_msgTypes[0].OneofWrappers = []any{
 		(*MetaRequest_OpenSession)(nil),
 		(*MetaRequest_RenewSession)(nil),

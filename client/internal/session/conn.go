@@ -31,6 +31,7 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // Conn talks to the metadata service: it finds the leader, keeps the session, numbers
@@ -126,7 +127,11 @@ func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespons
 func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *Session, error) {
 	began := m.Clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Since(began).Seconds()) }()
-	mutation := isMutation(req)
+	op := ops.Of(req)
+	if op == nil {
+		return nil, nil, &moraine.Error{Op: "metadata", Kind: moraine.InvalidArgument, Err: errors.New("the request has no operation")}
+	}
+	mutation := op.Numbered(req)
 	for range MaxSessions {
 		s := m.Current()
 		resp, unknown, err := m.once(ctx, req, s, mutation)
@@ -134,7 +139,7 @@ func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 			return resp, s, err
 		}
 		_, oerr := m.open(ctx, s)
-		if mutation && (unknown || ofSession(req)) {
+		if mutation && (unknown || op.Owned) {
 			return nil, s, err // the opening of another session says nothing about this request
 		}
 		if oerr != nil {
@@ -257,7 +262,8 @@ const (
 func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, number uint64) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	m.metrics.MetaRequests.Inc()
-	wait := waitOf(req)
+	op := ops.Of(req)
+	wait := op.Wait(req)
 	began := m.Clock.Now()
 	var named []string // leader that the last followed redirect named
 	hops := 0          // redirects followed since the last pause
@@ -267,7 +273,7 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 		stamped := stamp(req, s, number)
 		resp, err := m.try(ctx, stub, addrs, stamped, wait)
 		if err == nil {
-			if number != 0 && isCommand(req) {
+			if number != 0 && op.Logged(req) {
 				s.numbers.reported(stamped.GivenUp)
 			}
 			return resp, unknown, nil
@@ -333,71 +339,6 @@ func stamp(req *wire.MetaRequest, s *Session, number uint64) *wire.MetaRequest {
 		}
 	}
 	return r
-}
-
-// isMutation reports whether the request is numbered. A chunkserver's reports about itself are
-// not numbered. They are no commands, and must not wait for a number while a long poll of the
-// same session blocks the window.
-func isMutation(req *wire.MetaRequest) bool {
-	switch op := req.Op.(type) {
-	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_RenewSession, *wire.MetaRequest_GetCluster,
-		*wire.MetaRequest_GetTopology, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk,
-		*wire.MetaRequest_GetAttr, *wire.MetaRequest_ReadDir, *wire.MetaRequest_Place,
-		*wire.MetaRequest_GetExtents, *wire.MetaRequest_ListJobs, *wire.MetaRequest_GetStep,
-		*wire.MetaRequest_ListRuns, *wire.MetaRequest_ListSteps, *wire.MetaRequest_ListParts,
-		*wire.MetaRequest_Heartbeat, *wire.MetaRequest_ReportChunks, *wire.MetaRequest_Leases, *wire.MetaRequest_Watch,
-		*wire.MetaRequest_GetXattr, *wire.MetaRequest_GetObject, *wire.MetaRequest_GetTier, *wire.MetaRequest_GetPolicy,
-		*wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas,
-		*wire.MetaRequest_GetMembers, *wire.MetaRequest_AddMember, *wire.MetaRequest_RemoveMember,
-		*wire.MetaRequest_FinishUpgrade, *wire.MetaRequest_ReadBackup, *wire.MetaRequest_GetLeader, *wire.MetaRequest_GetMember, *wire.MetaRequest_ListQuarantine,
-		*wire.MetaRequest_ListMemory, *wire.MetaRequest_ListLost, *wire.MetaRequest_CheckChunks,
-		*wire.MetaRequest_ReportObjects, *wire.MetaRequest_CheckObjects, *wire.MetaRequest_ListBadObjects:
-		return false
-	case *wire.MetaRequest_ResolveStep:
-		return op.ResolveStep.GetFix()
-	default:
-		return true
-	}
-}
-
-// isCommand reports whether a successful answer to a numbered request means that the state
-// machine applied it. Only then has the state recorded the request's list of abandoned numbers.
-// The leader answers some other requests without a log entry, such as a lease of jobs when
-// there are none.
-func isCommand(req *wire.MetaRequest) bool {
-	switch req.Op.(type) {
-	case *wire.MetaRequest_Create, *wire.MetaRequest_Rename, *wire.MetaRequest_Remove, *wire.MetaRequest_RemoveTree,
-		*wire.MetaRequest_SetAttr, *wire.MetaRequest_Link, *wire.MetaRequest_Release, *wire.MetaRequest_SetXattr,
-		*wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_Clone:
-		return true
-	}
-	return false
-}
-
-// ofSession reports whether the request concerns what its session owns, and so means nothing
-// under another session.
-func ofSession(req *wire.MetaRequest) bool {
-	switch req.Op.(type) {
-	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_SealPart,
-		*wire.MetaRequest_CloseSession, *wire.MetaRequest_Clone, *wire.MetaRequest_Concat, *wire.MetaRequest_CommitStage,
-		*wire.MetaRequest_CommitRewrite, *wire.MetaRequest_Release:
-		return true
-	}
-	return false
-}
-
-// waitOf returns how long the service may delay the reply to the request.
-func waitOf(req *wire.MetaRequest) time.Duration {
-	var millis uint64
-	switch op := req.Op.(type) {
-	case *wire.MetaRequest_GetStep:
-		millis = op.GetStep.GetWaitMillis()
-	case *wire.MetaRequest_LeaseJobs:
-		millis = op.LeaseJobs.GetWaitMillis()
-	case *wire.MetaRequest_Watch:
-		millis = uint64(op.Watch.GetWaitMillis())
-	}
-	return time.Duration(min(millis, uint64(time.Hour/time.Millisecond))) * time.Millisecond
 }
 
 // opName names a request in errors.

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -324,10 +325,9 @@ func meets(req *wire.MetaRequest) met {
 		if from := op.Walk.GetFrom(); from != 0 && isName(op.Walk.GetPath()) && !op.Walk.GetFollow() {
 			return entry(from)
 		}
-	case *wire.MetaRequest_Grant, *wire.MetaRequest_EndGrant, *wire.MetaRequest_Place, *wire.MetaRequest_GetTopology,
-		*wire.MetaRequest_GetCluster, *wire.MetaRequest_Release, *wire.MetaRequest_ReportBadChunks, *wire.MetaRequest_GetUsage,
-		*wire.MetaRequest_Hold:
+	case *wire.MetaRequest_Grant, *wire.MetaRequest_GetUsage, *wire.MetaRequest_Hold: // of a directory, and not of its entries
 		return met{}
 	}
-	return met{all: true}
+	o := ops.Of(req)
+	return met{all: o == nil || o.Scope == wire.Operation_TREE}
 }

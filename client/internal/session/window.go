@@ -109,7 +109,7 @@ func (w *window) acked() (below uint64, given []uint64) {
 }
 
 // reported records that the state knows of abandoned numbers, because it applied a command that
-// listed them (isCommand).
+// listed them (ops.Op.Logged).
 func (w *window) reported(given []uint64) {
 	if len(given) == 0 {
 		return

@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // firstRouting is the epoch of a state in which no later one began.
@@ -26,10 +27,10 @@ func RoutingEpoch(r *kvtx.View) (uint64, error) { return routingEpoch(r) }
 
 // Routed fails with Misrouted if a mutation is for another partition, or was routed by another
 // epoch than the present one. Epoch 0 comes from a caller that knows no routing; the service
-// decides who may send it.
+// decides who may send it. A request that any epoch may send, such as the end of a session, passes.
 func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
 	partition := req.GetPartition() != uint32(t.K.P)
-	if !partition && req.GetRoutingEpoch() == 0 {
+	if o := ops.Of(req); !partition && (req.GetRoutingEpoch() == 0 || o != nil && o.Routing == wire.Operation_ANY_EPOCH) {
 		return nil
 	}
 	ok, err := t.Speaks(kvtx.LevelRouting)
