@@ -205,12 +205,6 @@ func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: reply}}, nil
 }
 
-// closeSession ends a session at its client's request. It succeeds if the session has already
-// ended.
-func (d *sessionDesk) closeSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	return d.Propose(ctx, c.Caller, c.Req)
-}
-
 // endOverdue expires the sessions that were not renewed in time. If there are very many, because a
 // whole job was killed, it expires as many as it can before the next tick.
 func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
