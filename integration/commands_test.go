@@ -34,7 +34,7 @@ const bucketKeys = "bucket status hosts hosts_answered hosts_failed error error_
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes kept_bytes backup_horizon_seconds backup_horizon_now_seconds leaked_bytes lost_stripes lost_files lost_objects bad_objects devices_unreported commands entries notes certificates buckets metadata_check ended_grants", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
+		"inodes stripes sessions repair_queued repair_running pending_bytes kept_bytes backup_horizon_seconds backup_horizon_now_seconds leaked_bytes lost_stripes lost_files lost_objects bad_objects devices_unreported commands entries notes certificates buckets metadata_check ended_grants stuck_moves", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
 		inner: map[string]string{
 			"metadata_backups":   "node dir interval_seconds age_seconds bytes kept error overdue",
 			"metadata":           "id role status alive applied low_space endpoint stalled",
@@ -52,7 +52,7 @@ var listings = []listing{
 	{args: "scrub status", keys: "device host running chunks bytes bad used_bytes eta_seconds last_bad corrupt_chunks", optional: "last_done"},
 	{args: "fsck", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files objects bad_objects not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
 	{args: "fsck --metadata moraine:///", inner: map[string]string{"waiting_for_repair": waitsKeys}, keys: "clean devices chunks bytes pending_chunks pending_bytes findings more_findings lost_stripes lost_files objects bad_objects not_checked metadata waiting_for_repair path queued_for_repair dropped seconds"},
-	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys probed probed_since_seconds health",
+	{args: "tier status", keys: "buckets hosts objects bytes queued_flushes queued_stages queued_evictions queued_deletions intents unsettled_keys probed probed_since_seconds health stuck", optional: "stuck_job stuck_subject stuck_error",
 		inner: map[string]string{"probed": "bucket verified if_none_match if_match", "health": bucketKeys}},
 	{args: "metadata ls", keys: memberKeys, optional: "no_vote_because"},
 	{args: "metadata status", keys: "cluster incarnation feature_level leader term leads_seconds log_last commit sessions leases servers commands",
