@@ -39,6 +39,10 @@ func (o overClient) open(ctx context.Context, inode moraine.InodeID) (fileReader
 	return o.Inodes().Open(ctx, inode)
 }
 
+func (o overClient) leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
+	return o.LeaseStep(ctx, key)
+}
+
 func (o overClient) mkdirAll(ctx context.Context, path string) (moraine.InodeID, error) {
 	attr, err := o.MkdirAll(ctx, path, 0o755)
 	return moraine.InodeID(attr.GetInode()), err

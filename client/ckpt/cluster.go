@@ -17,6 +17,9 @@ type cluster interface {
 	create(ctx context.Context, near moraine.InodeID) (fileWriter, error)
 	// open opens a file by its number, linked or not.
 	open(ctx context.Context, inode moraine.InodeID) (fileReader, error)
+	// leaseStep prevents the removal of a committed step until release, or until the session
+	// that took the lease ends. release never ends a lease of a later session.
+	leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error)
 	// mkdirAll returns the directory at path, and makes it with its parents if missing.
 	mkdirAll(ctx context.Context, path string) (moraine.InodeID, error)
 }

@@ -34,6 +34,13 @@ func (c testCluster) create(ctx context.Context, near moraine.InodeID) (fileWrit
 func (c testCluster) open(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
 	return c.Open(ctx, inode)
 }
+func (c testCluster) leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
+	_, err = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: key}}})
+	return func(ctx context.Context) error {
+		_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReleaseStep{ReleaseStep: &wire.ReleaseStep{Key: key}}})
+		return err
+	}, err
+}
 func (c testCluster) mkdirAll(ctx context.Context, path string) (moraine.InodeID, error) {
 	return c.MkdirAll(ctx, path)
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -30,6 +32,37 @@ func TestAnOpenCheckpointIsLeased(t *testing.T) {
 	_, err = r.Resolve(t.Context(), ckpt.ResolveOptions{})
 	require.ErrorIs(t, err, moraine.Corrupt)
 	require.Zero(t, f.leases[1])
+}
+
+// TestALateCloseEndsNoLeaseOfALaterSession: a checkpoint stays open beyond its session. Its Close
+// must not end the lease on the same step that the client took in its next session.
+func TestALateCloseEndsNoLeaseOfALaterSession(t *testing.T) {
+	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
+		saveAll(t, team(t, c, "job", 1), 1, 1)
+		cl, remover := c.Client("reader"), c.Client("remover")
+		defer cl.Close()
+		defer remover.Close()
+		r, err := ckpt.OpenRun(t.Context(), cl, "/runs/deep/a", ckpt.RunOptions{ReadOnly: true, World: 1})
+		require.NoError(t, err)
+		early, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
+		require.NoError(t, err)
+		first := cl.Session()
+		_, err = cl.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+		require.NoError(t, err)
+		late, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
+		require.NoError(t, err)
+		require.NotEqual(t, first, cl.Session())
+
+		require.NoError(t, early.Close())
+		remove := func() error {
+			_, err := remover.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+				Key: &wire.StepKey{Run: uint64(late.Info.Run), Attempt: late.Info.Attempt, Step: late.Info.Step}, Force: true}}})
+			return err
+		}
+		require.ErrorIs(t, remove(), moraine.Busy)
+		require.NoError(t, late.Close())
+		require.NoError(t, remove())
+	})
 }
 
 // TestRestorableFallsBackToTheNewestGoodStep: of four steps the last has a damaged part,

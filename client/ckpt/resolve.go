@@ -66,14 +66,17 @@ func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, 
 	if err := stepEnded(&info); err != nil {
 		return nil, false, err
 	}
-	if err := leaseStep(ctx, r.c, info); err != nil {
+	release, err := r.c.leaseStep(ctx, stepKeyOf(info.Run, info.Attempt, info.Step))
+	if err != nil {
 		return nil, moraine.KindOf(err) == moraine.NotFound, err
 	}
 	k, err = openCheckpoint(ctx, r.c, info, r.opts.Rank)
 	if err != nil {
-		releaseStep(ctx, r.c, info)
+		releaseStep(ctx, release)
+		return nil, false, err
 	}
-	return k, false, err
+	k.release = release
+	return k, false, nil
 }
 
 // key returns the step in its wire form; nil if there is none.
@@ -84,21 +87,14 @@ func (s StepRef) key(run moraine.InodeID) *wire.StepKey {
 	return stepKeyOf(run, s.Attempt, s.Step)
 }
 
-// leaseStep prevents the removal of a step until it is released.
-func leaseStep(ctx context.Context, c cluster, s StepInfo) error {
-	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{
-		LeaseStep: &wire.LeaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
-	return err
-}
-
 // releaseTimeout bounds the release of a lease, which otherwise ends with the session.
 const releaseTimeout = 5 * time.Second
 
-func releaseStep(ctx context.Context, c cluster, s StepInfo) {
+// releaseStep ends a read lease, even if ctx has ended.
+func releaseStep(ctx context.Context, release func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	_, _ = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReleaseStep{
-		ReleaseStep: &wire.ReleaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
+	_ = release(ctx) // a lease that stays ends with its session
 }
 
 // Restorable calls try with the checkpoints of the branch that opts select, latest first, until
@@ -205,11 +201,12 @@ type Checkpoint struct {
 	// Info is the step as of the opening.
 	Info StepInfo
 
-	c      cluster
-	index  fileReader
-	top    *indexTop
-	prefer uint32        // which replica this rank reads
-	reads  chan struct{} // bounds the concurrent reads
+	c       cluster
+	release func(context.Context) error // ends the read lease
+	index   fileReader
+	top     *indexTop
+	prefer  uint32        // which replica this rank reads
+	reads   chan struct{} // bounds the concurrent reads
 
 	bytesRead atomic.Int64
 	closed    atomic.Bool
@@ -242,7 +239,7 @@ func (k *Checkpoint) Close() error {
 	if k.closed.Swap(true) {
 		return nil
 	}
-	releaseStep(context.Background(), k.c, k.Info)
+	releaseStep(context.Background(), k.release)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i, f := range k.open {

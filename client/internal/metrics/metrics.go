@@ -61,7 +61,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ChunksGot:          f.Counter("chunks_got_total", "Chunks, or ranges of them, read."),
 		ChunkErrors:        f.Counters("chunk_errors_total", "Failed requests to chunkservers.", "op", "kind"),
 		ChunksReplaced:     f.Counter("chunks_replaced_total", "Chunks put on another device than was placed."),
-		StripesResubmitted: f.Counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
+		StripesResubmitted: f.Counter("stripes_resubmitted_total", "Stripes that the client put again, because devices that took them went out, or lost their memory, before the commit."),
 		StripesRebuilt:     f.Counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
 		PartsRebuilt:       f.Counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
 		PartsVerified:      f.Counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),

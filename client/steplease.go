@@ -1,0 +1,24 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// LeaseStep takes a read lease on a committed checkpoint: no client can remove it until release
+// is called, or until the session that took the lease ends. It fails with NotFound if the
+// checkpoint was removed, and with Incomplete if it is not committed.
+//
+// release ends this one lease, and never one of a later session: the lease ended with its own.
+// A caller calls it once. Its error is SessionExpired if the lease had ended already.
+func (c *Client) LeaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
+	_, owner, err := c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: key}}})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReleaseStep{ReleaseStep: &wire.ReleaseStep{Key: key}}}, owner)
+		return err
+	}, nil
+}
