@@ -168,7 +168,7 @@ func TestDrainIsUndone(t *testing.T) {
 	back := is{inState, "its host is back"}
 	wants("the host is heard", is{inState, "no more"}, slow, byHand, out, lies, back, failed, slow, back)
 	b.registerHost("n2", 9)
-	wants("its server starts anew", is{inState, "no more"}, slow, byHand, out, lies, back, is{inState, ""}, slow, back)
+	wants("its server starts again", is{inState, "no more"}, slow, byHand, out, lies, back, is{inState, ""}, slow, back)
 	// A request that names no drain applies to all of them.
 	b.ok(b.setHost(&wire.SetHostState{Host: "n2", State: inState, Reason: "all"}))
 	for _, d := range b.hostOf("n2").Devices {

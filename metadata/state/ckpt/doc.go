@@ -6,3 +6,7 @@
 // its part. The last seal queues a COMMIT_STEP job. The mover that leases the job writes the index,
 // and CommitStep publishes the checkpoint by a rename. A step whose ranks are silent is aborted.
 package ckpt
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

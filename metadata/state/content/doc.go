@@ -6,3 +6,7 @@
 // It then lays the extents over the file (package layout) and raises its generation. A commit that
 // was applied before gets the same answer again.
 package content
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

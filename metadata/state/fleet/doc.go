@@ -7,3 +7,7 @@
 // stripe, announces the new chunk (BeginRepair) and records it (CommitRepair), which leaves a
 // tombstone for the old one.
 package fleet
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

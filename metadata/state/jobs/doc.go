@@ -5,3 +5,7 @@
 // leases. RetryJob makes it pending again after a growing delay, and EndJob ends it: Space.JobEnded
 // then updates the job's target.
 package jobs
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

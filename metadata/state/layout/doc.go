@@ -6,3 +6,7 @@
 // loses its last use dies, and each of its chunks gets a tombstone. A job removes content with many
 // tables, in pieces.
 package layout
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

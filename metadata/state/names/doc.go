@@ -5,3 +5,7 @@
 // and answers its attributes. DropName removes a name. With the last name it also removes the
 // content (package layout), unless a session has the file open.
 package names
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

@@ -5,3 +5,7 @@
 // number that was answered before, and Keep stores a new answer. endSession deletes the record, and
 // CleanSession removes the session's belongings in pieces.
 package session
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

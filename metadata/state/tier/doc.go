@@ -6,3 +6,7 @@
 // (BeginObject), uploads, and records the object (CommitFlush). An intent without an end is settled
 // after a delay, so that no key of a bucket is left unexplained.
 package tier
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"

@@ -6,3 +6,7 @@
 // covers it. The handler changes the record and calls PutInode. That writes the record and adds a
 // Touch to the transaction, by which the leader recalls cache leases.
 package tree
+
+// The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise
+// each key is allocated.
+import _ "github.com/morainefs/moraine/metadata/state/keys"
