@@ -119,7 +119,7 @@ func (b *backup) close() error {
 	return stream.Close()
 }
 
-var errBackupEnded = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
+var errBackupEnded = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was abandoned, or another server leads now: start the backup again")}
 
 // backup finds a backup, or starts one.
 func (d *backupDesk) backup(ctx context.Context, id uint64) (uint64, *backup, error) {

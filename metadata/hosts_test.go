@@ -235,7 +235,7 @@ func TestAnAdministratorsWordStays(t *testing.T) {
 		for _, want := range []wire.DeviceState{out, wire.DeviceState_DEVICE_STATE_DRAINING} {
 			set(want)
 			restart()
-			require.Equal(t, want, c.device(id).State, "its host starts anew")
+			require.Equal(t, want, c.device(id).State, "its host starts again")
 			c.pass(40*time.Second, without(nodes, 2)...)
 			c.pass(3*time.Second, nodes...)
 			require.Equal(t, want, c.device(id).State, "its host was silent and is back")

@@ -483,10 +483,10 @@ func TestBackupBeginsAnotherIncarnation(t *testing.T) {
 	for g.watch(nil).Next <= lost.Next {
 		g.mkdirs(1)
 	}
-	anew := g.watch(lost)
-	require.True(t, anew.Resync, "the watch was at %d of the incarnation that is lost, this one is at %d", lost.Next, anew.Next)
+	fresh := g.watch(lost)
+	require.True(t, fresh.Resync, "the watch was at %d of the incarnation that is lost, this one is at %d", lost.Next, fresh.Next)
 	g.mkdirs(1)
-	after := g.watch(anew)
+	after := g.watch(fresh)
 	require.False(t, after.Resync)
 	require.Len(t, after.Events, 1)
 	g.mkdirs(2)

@@ -137,8 +137,8 @@ func (s *Server) watchDivergence(ctx context.Context) error {
 		id, _ := s.store.Leader()
 		return &moraine.Error{Op: "metadata.Run", Ref: s.cfg.Node, Kind: moraine.Corrupt,
 			Err: fmt.Errorf("the state here differs from that of the leader %s: one of the two is damaged; "+
-				"where the others go on with the leader, start this server anew, as one that lost its disk; "+
-				"where they end too, stop the leader, and start it anew once they lead", id)}
+				"where the others go on with the leader, start this server again with an empty directory, as one that lost its disk; "+
+				"where they end too, stop the leader, and start it again once one of them leads", id)}
 	}
 }
 

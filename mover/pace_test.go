@@ -20,12 +20,12 @@ type pacer struct {
 	perSecond int64 // 0: at once
 	asked     atomic.Int64
 	inside    atomic.Int32
-	crowded   atomic.Bool // two callers asked at the same time
+	together  atomic.Bool // two callers asked at the same time
 }
 
 func (p *pacer) pace(ctx context.Context, n int64) error {
 	if p.inside.Add(1) > 1 {
-		p.crowded.Store(true)
+		p.together.Store(true)
 	}
 	defer p.inside.Add(-1)
 	p.asked.Add(n)
@@ -56,7 +56,7 @@ func TestFlushKeepsItsPace(t *testing.T) {
 		l.requireFlushed(t)
 		require.EqualValues(t, 192<<20, p.asked.Load())
 		require.GreaterOrEqual(t, time.Since(began), 19*time.Second, "192 MiB at 10 MiB a second")
-		require.False(t, p.crowded.Load(), "one piece of work asks after the other")
+		require.False(t, p.together.Load(), "one piece of work asks after the other")
 	})
 }
 
@@ -80,7 +80,7 @@ func TestRepairKeepsItsPace(t *testing.T) {
 		rebuilt := int64(counted(t, metrics.BytesRepaired))
 		require.Positive(t, rebuilt)
 		require.GreaterOrEqual(t, p.asked.Load()-before, 2*rebuilt, "each chunk is put, and at least as much is got for it")
-		require.False(t, p.crowded.Load())
+		require.False(t, p.together.Load())
 	})
 }
 

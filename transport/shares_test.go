@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// crowded is a metadata server with few places, and what it logs.
-type crowded struct {
+// fullServer is a metadata server with few places, and what it logs.
+type fullServer struct {
 	*testing.T
 	network
 	*authority
@@ -23,8 +23,8 @@ type crowded struct {
 	log    *lockedBuffer
 }
 
-func newCrowded(t *testing.T, mode transport.Mode, places int) *crowded {
-	c := &crowded{T: t, network: network{mode: mode}, authority: newAuthority(t), log: &lockedBuffer{}}
+func newFullServer(t *testing.T, mode transport.Mode, places int) *fullServer {
+	c := &fullServer{T: t, network: network{mode: mode}, authority: newAuthority(t), log: &lockedBuffer{}}
 	c.server, _ = startServer(t, transport.ServerConfig{Addresses: []string{c.address(t)}, Mode: mode, Cluster: cluster, Role: transport.RoleMetadata, Node: "m1", MaxConnections: places},
 		transport.ServerDeps{Identity: c.network.identity(t, c.authority, transport.RoleMetadata, "m1"), Keys: c.keys, Log: slog.New(slog.NewTextHandler(c.log, nil)),
 			Handler: transport.HandlerForMetadata(clerk(func(context.Context, *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -34,7 +34,7 @@ func newCrowded(t *testing.T, mode transport.Mode, places int) *crowded {
 }
 
 // call sends a request from a new process of node, and returns how to send more, and how to end it.
-func (c *crowded) call(node string) (do func() error, end func(), err error) {
+func (c *fullServer) call(node string) (do func() error, end func(), err error) {
 	p, err := transport.NewPool(transport.PoolConfig{Mode: c.mode, Cluster: cluster, Role: transport.RoleClient, Node: node},
 		transport.PoolDeps{Identity: c.network.identity(c.T, c.authority, transport.RoleClient, node)})
 	require.NoError(c, err)
@@ -52,7 +52,7 @@ func (c *crowded) call(node string) (do func() error, end func(), err error) {
 func TestOneCertificateLeavesHalfOfTheConnections(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC, transport.Insecure} {
 		t.Run(string(mode), func(t *testing.T) {
-			c := newCrowded(t, mode, 8)
+			c := newFullServer(t, mode, 8)
 			var ends []func()
 			var do func() error
 			for range 4 {
@@ -91,7 +91,7 @@ func TestOneCertificateLeavesHalfOfTheConnections(t *testing.T) {
 // loop loses its own oldest keys, with a log line. A full table removes a key of the certificate
 // that has the most.
 func TestOneCertificateTakesNoKeysOfOthers(t *testing.T) {
-	c := newCrowded(t, transport.CRC, 1000)
+	c := newFullServer(t, transport.CRC, 1000)
 	transport.SetMaxKeys(c.server, 8)
 	open := func(node string, times int) {
 		for range times {
