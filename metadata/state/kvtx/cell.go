@@ -49,13 +49,26 @@ func (b *Batch) Load(key []byte) (*cell, error) {
 	if c.has {
 		return c, nil
 	}
+	return c, b.read(c, key)
+}
+
+// Fill reads a cell of the batch from the store if necessary.
+func (b *Batch) Fill(c *cell) error {
+	if c.has {
+		return nil
+	}
+	return b.read(c, []byte(c.Key))
+}
+
+// read reads a cell from the store.
+func (b *Batch) read(c *cell, key []byte) error {
 	v, ok, err := b.kv.Get(key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.has, c.Exists, c.Value = true, ok, v
 	c.known, c.storedExists, c.stored = true, ok, v
-	return c, nil
+	return nil
 }
 
 // markDirty records that the cell differs from the store.

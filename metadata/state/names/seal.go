@@ -51,15 +51,14 @@ func CheckSeals(t *kvtx.Tx) error {
 		if len(cell.Key) != 11 || cell.Key[2] != record.TabInode || cell.Want.Fresh {
 			continue
 		}
-		old, err := t.B.Load([]byte(cell.Key))
-		if err != nil {
+		if err := t.B.Fill(cell); err != nil {
 			return err
 		}
-		if !old.Exists || !sealedRecord(old.Value) {
+		if !cell.Exists || !sealedRecord(cell.Value) {
 			continue
 		}
 		was := &record.Inode{Id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.Key[3:])))}
-		if err := was.Decode(old.Value); err != nil {
+		if err := was.Decode(cell.Value); err != nil {
 			return err
 		}
 		var now *record.Inode

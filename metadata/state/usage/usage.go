@@ -91,12 +91,12 @@ func seatChanges(t *kvtx.Tx) ([]seatChange, error) {
 		}
 		w, c := cell.Want, seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.Key[3:])))}
 		if !w.Fresh {
-			was, err := t.B.Load([]byte(cell.Key))
-			if err != nil {
+			if err := t.B.Fill(cell); err != nil {
 				return nil, err
 			}
-			if was.Exists {
-				if c.before, err = seatOf(was.Value); err != nil {
+			if cell.Exists {
+				var err error
+				if c.before, err = seatOf(cell.Value); err != nil {
 					return nil, badSeat(c.id, err)
 				}
 			}
