@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 
@@ -29,6 +30,8 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 	switch op {
 	case OpCreate:
 		_, err = t.c.Inodes().CreateEmpty(ctx, dir, path.Base(name), 0o644)
+	case OpSmallFile, OpSmallFileExclusive:
+		err = t.smallFile(ctx, dir, path.Base(name))
 	case OpStat:
 		_, err = t.c.Inodes().Lookup(ctx, dir, path.Base(name))
 	case OpReadDir:
@@ -46,6 +49,24 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 	}
 	return err
 }
+
+// smallFile makes a file of one block, as a mount does: it is durable when it is closed.
+func (t *clusterTarget) smallFile(ctx context.Context, dir moraine.InodeID, name string) error {
+	later := &client.Later{}
+	attr, err := t.c.Inodes().Create(ctx, dir, name, client.NodeOptions{Mode: 0o644, Exclusive: true, Later: later})
+	if err != nil {
+		return err
+	}
+	h, err := t.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Later: later})
+	if err != nil {
+		return err
+	}
+	_, err = h.WriteAt(ctx, smallBlock[:], 0)
+	return errors.Join(err, h.Close(ctx))
+}
+
+// smallBlock is the content of a small file.
+var smallBlock [moraine.BlockSize]byte
 
 // walk requests the attributes of a path, past every cache of the client.
 func (t *clusterTarget) walk(ctx context.Context, name string) error {

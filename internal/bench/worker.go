@@ -37,6 +37,10 @@ const (
 	// OpCommit appends the record of a small write's stripe to a file of the
 	// client: only the metadata service's part of a write, since no chunk is put.
 	OpCommit Op = "commit"
+	// OpSmallFile creates a file, writes one block and closes it, as a program on a
+	// mount does. OpSmallFileExclusive does so with exclusive leases.
+	OpSmallFile          Op = "small-file"
+	OpSmallFileExclusive Op = "small-file-exclusive"
 	// OpWriteMemory is OpWrite to level memory.
 	OpWriteMemory Op = "write-memory"
 	// OpRandom reads blocks of one file at random, many concurrently.
@@ -197,7 +201,7 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 		return inMemory(ctx, targets[0], w, buf)
 	case OpLoopback:
 		return w.Loopback.work(ctx, w.Bytes, w.Seconds)
-	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit:
+	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit, OpSmallFile, OpSmallFileExclusive:
 		return small(ctx, targets, w)
 	}
 	return Result{}, fmt.Errorf("bench: unknown work %q", w.Op)

@@ -19,12 +19,16 @@ import (
 )
 
 // workerTargets returns what opens a worker's targets.
-func workerTargets(env *cli.Env, o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
+func workerTargets(env *cli.Env, o *benchOptions, op bench.Op) (open func(context.Context) (bench.Target, error), end func(), err error) {
 	switch {
 	case o.path != "":
 		return func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }, func() {}, nil
 	case o.s3 != "":
 		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
+	}
+	switch op {
+	case bench.OpSmallFile, bench.OpSmallFileExclusive:
+		return mountTargets(env, op == bench.OpSmallFileExclusive), func() {}, nil
 	}
 	return sharedTargets(env)
 }
@@ -50,6 +54,17 @@ func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, erro
 	return open, func() { _ = pool.Close() }, nil
 }
 
+// mountTargets opens sessions as mounts do: each with connections and a cache of its own.
+func mountTargets(env *cli.Env, exclusive bool) func(context.Context) (bench.Target, error) {
+	return func(ctx context.Context) (bench.Target, error) {
+		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 128 << 20, CacheEntries: cli.DefaultCache, ExclusiveLeases: exclusive})
+		if err != nil {
+			return nil, err
+		}
+		return bench.ClusterTarget(c.Client, c.Close), nil
+	}
+}
+
 // keptOpen is a Dialer that several clients use: none of them closes it.
 type keptOpen struct{ transport.Dialer }
 
@@ -66,7 +81,7 @@ func newBenchWorkerCommand(env *cli.Env, o *benchOptions) *cobra.Command {
 			if err := json.Unmarshal([]byte(spec), &w); err != nil {
 				return cli.UsageError("--work: %v", err)
 			}
-			open, end, err := workerTargets(env, o)
+			open, end, err := workerTargets(env, o, w.Op)
 			if err != nil {
 				return err
 			}
