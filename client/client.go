@@ -61,7 +61,9 @@ type Client struct {
 
 // Dial opens a session with the cluster that cfg.Metadata names, and starts the goroutines that
 // keep it alive. ctx bounds only the opening; the client works until Close. The caller keeps
-// deps.Dialer and closes it after the client.
+// deps.Dialer and closes it after the client. Each client that reads or writes data needs a Dialer
+// of its own: bulk connections carry the token of one session, and chunkservers refuse the
+// capabilities of another.
 func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	cfg.setDefaults()
 	deps.setDefaults()
