@@ -8,8 +8,5 @@ func (s *Server) SetCloseWait(d time.Duration) { s.changes.closeWait = d }
 // ReportSlice is the most chunks of one report.
 const ReportSlice = reportSlice
 
-// KnowsMemoryLevel reports whether the server accepts chunks at level memory.
-func (s *Server) KnowsMemoryLevel() bool { return s.meta.memoryLevel.Load() }
-
 // Pace decides when the next report of a device begins.
 var Pace = pace

@@ -40,7 +40,6 @@ type fakeMeta struct {
 	looked   int // how often the list was read
 	scrubNow bool
 	suspects []*wire.SuspectChunk // the next heartbeat's answer has them
-	below    bool                 // the metadata does not support level memory
 	objects  map[uint64]*wire.ObjectReply
 	staged   []uint64          // inodes for which staging was requested
 	tenants  map[uint64]uint32 // of inodes
@@ -205,7 +204,7 @@ func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
 
 func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
-	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
+	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	reply.CheckObjects, reply.Verify = f.compare, f.suspects
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {

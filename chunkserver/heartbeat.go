@@ -119,9 +119,6 @@ func (h *heart) beat(ctx context.Context, f *fleet, want uint32) (deletions []*w
 			d.askReport(passes[d.id])
 		}
 	}
-	if reply.GetMemoryLevel() {
-		h.meta.memoryLevel.Store(true) // a feature level never falls
-	}
 	for _, id := range reply.GetMemory() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			select {

@@ -24,8 +24,6 @@ type metaState struct {
 	// applied is the index of the metadata state at the answer to the last
 	// heartbeat.
 	applied atomic.Uint64
-	// memoryLevel: the metadata servers track chunks that are only in memory.
-	memoryLevel atomic.Bool
 	// newestIncarnation is the newest incarnation of the metadata that this server
 	// received.
 	newestIncarnation atomic.Pointer[moraine.MarkedIncarnation]

@@ -53,9 +53,7 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		return nil, err
 	}
 	want := moraine.NVMe
-	// Metadata servers of an earlier level would record the chunk, and never
-	// request its outcome.
-	if moraine.Level(req.Level) == moraine.Memory && !req.Repair && s.meta.memoryLevel.Load() {
+	if moraine.Level(req.Level) == moraine.Memory && !req.Repair {
 		want = moraine.Memory
 	}
 	// Before the chunk is taken: under a later epoch it would count although it may

@@ -103,33 +103,12 @@ func inMemory(n uint64, length int) testChunk {
 	return c
 }
 
-// startReporting starts a host, and waits until it knows that the metadata servers
-// track chunks in memory.
-func startReporting(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
-	t.Helper()
-	h := start(t, fsys, meta, cfg)
-	h.waitFor(t, h.KnowsMemoryLevel)
-	return h
-}
-
-// Metadata servers of an earlier release or level never request the outcome of a
-// chunk in memory, so the server stores none there.
-func TestAPutAtLevelMemoryIsAtNVMeWhereNobodyWatches(t *testing.T) {
-	meta := newFakeMeta()
-	meta.below = true
-	h := start(t, vfs.NewMem(1), meta, config("/a"))
-	h.waitFor(t, func() bool { return len(meta.beats) > 1 })
-	reply, err := inMemory(1, 100).put(t, h)
-	require.NoError(t, err)
-	require.Equal(t, uint32(moraine.NVMe), reply.Level)
-}
-
 // A put at level memory is answered before the device has the chunk, under the boot
 // epoch of the device. The chunk is read from memory, and settled once the device
 // has it.
 func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
 	g, meta := newGate(), newFakeMeta()
-	h := startReporting(t, g.over(vfs.NewMem(1)), meta, config("/a"))
+	h := start(t, g.over(vfs.NewMem(1)), meta, config("/a"))
 	g.close(t)
 	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5), inMemory(3, 1<<20), inMemory(4, 4096)}
 	for _, c := range chunks {
@@ -178,7 +157,6 @@ func (c *laterClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	g, meta, later := newGate(), newFakeMeta(), &laterClock{}
 	h := startDeps(t, meta, config("/a"), chunkserver.Deps{Meta: meta, FS: g.over(vfs.NewMem(1)), Clock: later})
-	h.waitFor(t, h.KnowsMemoryLevel)
 	g.close(t)
 	// All writers of the device are busy, so that the next chunks stay in memory.
 	for n := range uint64(8) {
@@ -212,7 +190,7 @@ func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 // has stopped.
 func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
-	h := startReporting(t, g.over(fs), meta, config("/a"))
+	h := start(t, g.over(fs), meta, config("/a"))
 	g.close(t)
 	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5)}
 	for _, c := range chunks {
@@ -239,7 +217,7 @@ func TestTheEndWritesWhatIsDirty(t *testing.T) {
 // of them.
 func TestChunksLostWithAKilledServerAreReported(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
-	h := startReporting(t, g.over(fs), meta, config("/a"))
+	h := start(t, g.over(fs), meta, config("/a"))
 	kept, lost := inMemory(1, 300_001), inMemory(2, 5)
 	_, err := kept.put(t, h)
 	require.NoError(t, err)
@@ -268,7 +246,7 @@ func TestChunksLostWithAKilledServerAreReported(t *testing.T) {
 func TestDirtyMemoryIsBounded(t *testing.T) {
 	cfg := config("/a")
 	cfg.DirtyBytes = 1 << 20
-	h := startReporting(t, vfs.NewMem(1), newFakeMeta(), cfg)
+	h := start(t, vfs.NewMem(1), newFakeMeta(), cfg)
 	reply, err := inMemory(1, 2<<20).put(t, h)
 	require.NoError(t, err)
 	require.Equal(t, uint32(moraine.NVMe), reply.Level)
@@ -282,7 +260,7 @@ func TestDirtyMemoryIsBounded(t *testing.T) {
 func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
 	g, meta, cfg := newGate(), newFakeMeta(), config("/a")
 	cfg.ScrubInterval, cfg.ReportInterval = 1, 1<<40
-	h := startReporting(t, g.over(vfs.NewMem(1)), meta, cfg)
+	h := start(t, g.over(vfs.NewMem(1)), meta, cfg)
 	g.close(t)
 	c := inMemory(1, 300_001)
 	_, err := c.put(t, h)
@@ -310,7 +288,7 @@ func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
 func TestReportedChunksAreVerified(t *testing.T) {
 	meta, cfg := newFakeMeta(), config("/a")
 	cfg.ScrubInterval, cfg.ReportInterval = 1<<40, 1<<40
-	h := startReporting(t, vfs.NewMem(1), meta, cfg)
+	h := start(t, vfs.NewMem(1), meta, cfg)
 	c := inMemory(7, 300_001)
 	_, err := c.put(t, h)
 	require.NoError(t, err)

@@ -34,11 +34,10 @@ func (u unsettled) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 // when its bytes are in the file and it waits for the devices. It does not return
 // EINTR, after which programs would write the bytes again.
 func TestInterruptedSyncOfAnAppend(t *testing.T) {
-	h, held := &incluster.Hold{}, &atomic.Bool{}
-	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: 3, Devices: 1, Meta: func(node string, m transport.Metadata) transport.Metadata {
-		return h.Meta(node, unsettled{m, held})
+	held := &atomic.Bool{}
+	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: 3, Devices: 1, Meta: func(_ string, m transport.Metadata) transport.Metadata {
+		return unsettled{m, held}
 	}})
-	require.NoError(t, h.Know(t.Context(), 3))
 	m := mount(t, c, "c1", atMemory)
 	held.Store(true)
 	require.NoError(t, os.WriteFile(m.at("f"), []byte("first"), 0o644))

@@ -21,9 +21,8 @@ import (
 // already answer at level memory.
 func heldCluster(t *testing.T, h *incluster.Hold, hosts, devices int) *incluster.Cluster {
 	t.Helper()
-	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: hosts, Devices: devices, Rule: h.Rule, Meta: h.Meta})
+	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: hosts, Devices: devices, Rule: h.Rule})
 	t.Cleanup(h.End) // before the cluster ends
-	require.NoError(t, h.Know(t.Context(), hosts))
 	return c
 }
 

@@ -179,7 +179,7 @@ func (a *applier) found() {
 		a.devices = append(a.devices, r.GetRegisterHost().GetDevices()[0].GetId())
 	}
 	for i := range applySessions {
-		r := a.command(a.of(&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "c1", Scope: "/", Drawn: uint64(i + 1), Nonce: fmt.Appendf(nil, "session %8d", i), Leases: true, KeepsAnswer: true}}}))
+		r := a.command(a.of(&wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "c1", Scope: "/", Drawn: uint64(i + 1), Nonce: fmt.Appendf(nil, "session %8d", i), Leases: true}}}))
 		a.sessions, a.numbers = append(a.sessions, r.GetSession().GetSession()), append(a.numbers, 0)
 	}
 	parent := a.mkdir(0, uint64(moraine.RootInode), "bench")

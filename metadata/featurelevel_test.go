@@ -2,12 +2,11 @@ package metadata_test
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
@@ -16,13 +15,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// lowLevel is the store of a cluster created by an earlier build: its feature level is at most that
-// build's.
+// lowLevel is the store of a cluster that a build of this release began: its feature level is this
+// build's, whatever a server of a later release proposes.
 type lowLevel struct {
 	metadata.Store
-	level    uint64
-	mu       *sync.Mutex
-	proposed map[protoreflect.FieldNumber]bool // requests
+	future *atomic.Bool // a request of a later release was proposed
 }
 
 // Propose implements metadata.Store.
@@ -34,12 +31,10 @@ func (s lowLevel) Propose(ctx context.Context, entry []byte) (any, error) {
 	encoded := make([][]byte, len(commands))
 	for i, cmd := range commands {
 		if op := cmd.GetSetFeatureLevel(); op != nil {
-			op.Level = min(op.Level, s.level)
+			op.Level = min(op.Level, moraine.FeatureLevel)
 		}
-		if f := wire.Op(cmd.GetRequest()); f != nil {
-			s.mu.Lock()
-			s.proposed[f.Number()] = true
-			s.mu.Unlock()
+		if state.IsFuture(cmd.GetRequest()) {
+			s.future.Store(true)
 		}
 		if encoded[i], err = proto.Marshal(cmd); err != nil {
 			return nil, err
@@ -48,14 +43,13 @@ func (s lowLevel) Propose(ctx context.Context, entry []byte) (any, error) {
 	return s.Store.Propose(ctx, state.EncodeEntry(encoded))
 }
 
-// since is the field number at which the requests of a level begin.
-var since = map[uint64]protoreflect.FieldNumber{2: 10, 3: 200, 4: 300}
-
-// atLevel is bubble for a cluster of an earlier level.
-func atLevel(t *testing.T, level uint64, fn func(c *cluster, proposed func(protoreflect.FieldNumber) bool)) {
-	t.Helper()
-	s := lowLevel{level: level, mu: &sync.Mutex{}, proposed: map[protoreflect.FieldNumber]bool{}}
-	change := func(_ *metadata.Config, deps *metadata.Deps) {
+// TestNothingIsProposedBelowItsLevel sends a request of a later release to servers of that release,
+// whose cluster is at this build's level. Proposing it would stop a server of this build, which may
+// be a voter. The error says what to do.
+func TestNothingIsProposedBelowItsLevel(t *testing.T) {
+	s := lowLevel{future: &atomic.Bool{}}
+	change := func(cfg *metadata.Config, deps *metadata.Deps) {
+		cfg.Future = true
 		open := deps.NewStore
 		deps.NewStore = func(fsm metadata.FSM) (metadata.Store, error) {
 			own := s
@@ -65,67 +59,14 @@ func atLevel(t *testing.T, level uint64, fn func(c *cluster, proposed func(proto
 		}
 	}
 	bubbleWith(t, change, func(c *cluster) {
-		fn(c, func(n protoreflect.FieldNumber) bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.proposed[n]
-		})
+		admin := c.open(peer(transport.RoleAdmin, "a1"))
+		req, err := state.FutureRequest(&wire.SetAttr{Inode: root, Valid: uint32(wire.SetAttrField_SET_ATTR_MTIME), Mtime: 1})
+		require.NoError(t, err)
+		_, err = admin.do(req)
+		require.ErrorIs(t, err, moraine.Unimplemented)
+		require.ErrorContains(t, err, "finish the upgrade first")
+		require.False(t, s.future.Load(), "it was proposed")
+		_, err = admin.do(mkdir(root, "d"))
+		require.NoError(t, err)
 	})
-}
-
-// TestNothingIsProposedBelowItsLevel sends each request unknown to an earlier build to a cluster at
-// that build's level. Proposing it would stop a server of that build, which may be a voter.
-func TestNothingIsProposedBelowItsLevel(t *testing.T) {
-	fields := (*wire.MetaRequest)(nil).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
-	for level := uint64(2); level < moraine.FeatureLevel; level++ { // from the first release on
-		atLevel(t, level, func(c *cluster, proposed func(protoreflect.FieldNumber) bool) {
-			for i := range fields.Len() {
-				op := fields.Get(i)
-				if op.Number() < since[level+1] {
-					continue
-				}
-				req := &wire.MetaRequest{}
-				req.ProtoReflect().Set(op, req.ProtoReflect().NewField(op))
-				_, err := c.open(peer(transport.RoleAdmin, "a1")).do(req)
-				if err == nil {
-					t.Logf("%s is answered at level %d", op.Name(), level)
-				}
-				require.False(t, proposed(op.Number()), "%s was proposed at level %d", op.Name(), level)
-			}
-			_, err := c.open(peer(transport.RoleAdmin, "a1")).do(mkdir(root, "d"))
-			require.NoError(t, err)
-			require.True(t, proposed(24))
-		})
-	}
-}
-
-// TestARequestBelowItsLevelSaysWhatToDo checks the texts of these errors.
-func TestARequestBelowItsLevelSaysWhatToDo(t *testing.T) {
-	for level, requests := range map[uint64][]*wire.MetaRequest{
-		2: {
-			{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: root, Inodes: 100}}},
-			{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: root}}}, // df sends it
-			{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}},
-			{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: root, Parent: root, Name: "clone"}}},
-		},
-		3: {
-			{Op: &wire.MetaRequest_Concat{Concat: &wire.Concat{}}},
-			{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Numbers: 1}}},
-			{Op: &wire.MetaRequest_EndHold{EndHold: &wire.EndHold{Directory: root}}},
-			{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Requests: []*wire.MetaRequest{mkdir(root, "d")}}}},
-			{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{}}},
-			{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{Host: "h", Millis: 1000}}},
-			{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: "h"}}},
-			{Op: &wire.MetaRequest_SetRebalance{SetRebalance: &wire.SetRebalance{}}},
-			{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}, // fsck uses it to find out whether drops are possible
-		},
-	} {
-		atLevel(t, level, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {
-			for _, req := range requests {
-				_, err := c.open(peer(transport.RoleAdmin, "a1")).do(req)
-				require.ErrorIs(t, err, moraine.Unimplemented, "%T at level %d", req.Op, level)
-				require.ErrorContains(t, err, "finish the upgrade first", "%T at level %d", req.Op, level)
-			}
-		})
-	}
 }

@@ -60,13 +60,6 @@ func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	if asked.Kinds, err = moverKinds(asked.Kinds, asked.Bucket); err != nil {
 		return nil, err
 	}
-	ofLevel4 := func(k wire.JobKind) bool {
-		return k == wire.JobKind_JOB_KIND_REBALANCE || k == wire.JobKind_JOB_KIND_REWRITE
-	}
-	if slices.ContainsFunc(asked.Kinds, ofLevel4) && d.Speaks(ctx, kvtx.LevelRebalance) != nil {
-		// A server of an earlier build would refuse the whole request.
-		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
-	}
 	d.fleet.Traits.Note(d.fleet.Topology.View(), host, asked.Traits)
 	asked.Traits = nil // the state does not use it
 	until := d.WaitUntil(ctx, asked.WaitMillis)

@@ -15,7 +15,6 @@ import (
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/morainefs/moraine/transport/wire/ops"
 )
@@ -25,7 +24,7 @@ type op struct {
 	*ops.Op
 	may who
 	// since is the feature level of the request; 0 is the first. Below it the leader proposes
-	// nothing, because a server of an earlier build would stop.
+	// nothing, because a server of an older build would stop.
 	since uint64
 	service
 	// ok counts requests answered without an error; counts has all, by outcome.
@@ -160,15 +159,6 @@ var served = map[string]service{
 	"list_revoked":   {serve: (*leader).listRevoked},
 }
 
-// since has the feature level of each request that is not of the first.
-var since = map[string]uint64{
-	"get_usage": kvtx.LevelUsage, "set_quota": kvtx.LevelUsage, "recount": kvtx.LevelUsage, "clone_tree": kvtx.LevelCloneTree,
-	"lease_step": kvtx.LevelRewrite, "release_step": kvtx.LevelRewrite, "commit_rewrite": kvtx.LevelRewrite,
-	"hold": kvtx.LevelHolds, "end_hold": kvtx.LevelHolds, "batch": kvtx.LevelHolds, "concat": kvtx.LevelConcat, "raise_routing": kvtx.LevelRouting,
-	"set_maintenance": kvtx.LevelHosts, "set_host_state": kvtx.LevelHosts, "settle_chunks": kvtx.LevelMemory, "set_rebalance": kvtx.LevelRebalance,
-	"drop_chunks": kvtx.LevelDrops, "revoke_cert": kvtx.LevelRewrite,
-}
-
 // serviceOf returns what serves a request. It panics if nothing does: this is a mistake in the
 // table.
 func serviceOf(o *ops.Op) service {
@@ -199,7 +189,7 @@ func newOpTable(m *lead.Metrics, level uint64) opTable {
 		t = append(t, o)
 	}
 	for _, o := range ops.All() {
-		add(op{Op: o, since: since[o.Name], service: serviceOf(o)})
+		add(op{Op: o, service: serviceOf(o)})
 		if _, listed := served[o.Name]; listed {
 			used++
 		}

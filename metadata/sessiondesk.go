@@ -79,11 +79,6 @@ func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.Meta
 		return nil, err
 	}
 	defer release()
-	err = d.Speaks(ctx, kvtx.LevelAnswers)
-	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
-		return nil, err
-	}
-	req.GetOpenSession().KeepsAnswer = err == nil
 	for range maxDraws {
 		if req.GetOpenSession().Drawn, err = d.drawNumber(); err != nil {
 			return nil, err

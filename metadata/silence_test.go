@@ -6,11 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -73,19 +71,5 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		c.elect("m2")
 		c.pass(3*time.Second, nodes...)
 		wants(draining, "by hand")
-	})
-}
-
-// Below level 4 a draining device stays so while silent, because it would not return with its host.
-func TestDrainsInSilenceBelowLevel4(t *testing.T) {
-	atLevel(t, kvtx.LevelSilentDrains-1, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {
-		nodes := c.fleet(6)
-		first, second := nodes[2].devices[0].Id, nodes[3].devices[0].Id
-		_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
-			SetDeviceState: &wire.SetDeviceState{Device: first, State: draining, Reason: "by hand"}}})
-		require.NoError(t, err)
-		c.pass(11*time.Minute, append(nodes[:2:2], nodes[4:]...)...)
-		require.Equal(t, draining, c.device(first).State)
-		require.Equal(t, out, c.device(second).State, "it is drained by nobody")
 	})
 }

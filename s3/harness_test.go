@@ -106,7 +106,7 @@ func serve(m *testing.M) (int, error) {
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SegmentBytes: 8 << 20, SnapshotEntries: 5000, MemTableBytes: 8 << 20, Log: log,
-		Rule: shared.devices.Rule, Meta: shared.devices.Meta})
+		Rule: shared.devices.Rule})
 	if err != nil {
 		return 0, err
 	}

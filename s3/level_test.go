@@ -47,7 +47,6 @@ func levelOf(t *testing.T, bucket, key string) moraine.Level {
 // memory before. A request for memory is answered while no device has a byte.
 func TestLevelOfAPut(t *testing.T) {
 	hold := &shared.devices
-	require.NoError(t, hold.Know(t.Context(), 3))
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "levels")
 	data := bytesOf(seed(t), 1<<20+5)
@@ -112,7 +111,6 @@ func TestLevelOfAPut(t *testing.T) {
 // answered when the bytes are on their devices.
 func TestLevelOfAPutThatMemoryDoesNotProtect(t *testing.T) {
 	hold := &shared.devices
-	require.NoError(t, hold.Know(t.Context(), 3))
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "bare")
 	id, err := c.NewMultipartUpload(t.Context(), b, "parts", minio.PutObjectOptions{})

@@ -1,24 +1,20 @@
 package incluster
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/transport"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Hold blocks writes of chunkservers to their segments, so that data acknowledged
-// meanwhile is only in memory. Its Rule and Meta are Options of the cluster. The
-// zero value blocks nothing. Methods may be called concurrently.
+// meanwhile is only in memory. Its Rule is an Option of the cluster. The zero value
+// blocks nothing. Methods may be called concurrently.
 type Hold struct {
-	mu       sync.Mutex
-	until    chan struct{}  // closed at the end; nil: nothing is blocked
-	bound    *time.Timer    // ends it
-	notified map[string]int // heartbeats that told a chunkserver of level memory
+	mu    sync.Mutex
+	until chan struct{} // closed at the end; nil: nothing is blocked
+	bound *time.Timer   // ends it
 }
 
 // Rule is an Options.Rule.
@@ -79,51 +75,4 @@ func (h *Hold) On() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.until != nil
-}
-
-// Meta is an Options.Meta: it records which chunkservers learn that they may answer
-// at level memory.
-func (h *Hold) Meta(node string, m transport.Metadata) transport.Metadata {
-	return heldMetadata{m, node, h}
-}
-
-// Know returns when so many chunkservers answer at level memory, or ctx has ended.
-func (h *Hold) Know(ctx context.Context, chunkservers int) error {
-	for {
-		h.mu.Lock()
-		know := 0
-		for _, n := range h.notified {
-			if n > 1 { // it has processed the first
-				know++
-			}
-		}
-		h.mu.Unlock()
-		if know >= chunkservers {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-type heldMetadata struct {
-	transport.Metadata
-	node string
-	hold *Hold
-}
-
-func (m heldMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := m.Metadata.Do(ctx, req)
-	if resp.GetHeartbeat().GetMemoryLevel() {
-		m.hold.mu.Lock()
-		defer m.hold.mu.Unlock()
-		if m.hold.notified == nil {
-			m.hold.notified = map[string]int{}
-		}
-		m.hold.notified[m.node]++
-	}
-	return resp, err
 }

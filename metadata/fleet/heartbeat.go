@@ -118,11 +118,6 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 				return err
 			}
 		}
-		info, err := kvtx.Cluster(f.Machine.View(r))
-		if err != nil || info.FeatureLevel < kvtx.LevelMemory {
-			return err
-		}
-		reply.MemoryLevel = true
 		reply.Memory, err = f.inMemory(r, devices)
 		return err
 	})
@@ -276,9 +271,6 @@ func (f *Fleet) JudgeHosts(ctx context.Context, now time.Time) error {
 		f.leader.RepairsChanged()
 	}
 	f.CountHosts(v)
-	if slices.ContainsFunc(changes, v.endsDrain) && f.Speaks(ctx, kvtx.LevelSilentDrains) != nil {
-		changes = slices.DeleteFunc(changes, v.endsDrain)
-	}
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
 		if err := f.setDevice(ctx, set); err != nil {
 			return err
@@ -298,12 +290,6 @@ func (f *Fleet) CountHosts(v *View) {
 	m.UnknownHosts.Set(float64(v.Live - v.reporting))
 	m.UnreportedDevices.Set(float64(v.unreported()))
 	m.SilentHosts.Set(float64(len(v.Wire.Hosts) - v.Live))
-}
-
-// endsDrain reports whether a change takes out a draining device because its host is silent.
-func (v *View) endsDrain(set *wire.SetDeviceState) bool {
-	d := v.Devices[set.Device]
-	return d != nil && d.State == deviceDraining && set.Reason == reasonSilent
 }
 
 // setDevice changes the state of a device by the leader's own decision.

@@ -50,7 +50,7 @@ func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wir
 	case beat.Status.GetLevel() < info.FeatureLevel:
 		reply.Refused = fmt.Sprintf("its build speaks feature level %d, and the cluster is at %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
 		return nil
-	case member && !known && info.FeatureLevel >= kvtx.LevelMembers:
+	case member && !known:
 		if err := g.setMember(ctx, beat.Id, dir); err != nil {
 			return err
 		}

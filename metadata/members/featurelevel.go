@@ -58,7 +58,7 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 		level = min(level, h.status.GetLevel())
 	}
 	if len(silent) > 0 {
-		err = &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("%s did not say which level its build speaks: start it, or remove it, and ask again (an earlier build does not say)", strings.Join(silent, ", "))}
+		err = &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("%s did not say which level its build speaks: start it, or remove it, and ask again", strings.Join(silent, ", "))}
 	}
 	return info, level, err
 }

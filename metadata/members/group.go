@@ -159,8 +159,8 @@ func (g *Group) seatSelf(ctx context.Context) error {
 		return err
 	}
 	dir := seat.DataID
-	have, known, info, err := g.seatOf(g.Node)
-	if err != nil || info.FeatureLevel < kvtx.LevelMembers {
+	have, known, _, err := g.seatOf(g.Node)
+	if err != nil {
 		return err
 	}
 	if known && have != dir {
@@ -189,7 +189,7 @@ func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) 
 		return "it has not told of itself yet"
 	case h.status.GetLevel() < info.FeatureLevel:
 		return fmt.Sprintf("its build speaks feature level %d, the cluster is at %d", h.status.GetLevel(), info.FeatureLevel)
-	case !known && info.FeatureLevel >= kvtx.LevelMembers:
+	case !known:
 		return "its --data is not recorded yet"
 	case member.Match+caughtUp < own.LogLast:
 		return fmt.Sprintf("it lacks %d of %d entries", own.LogLast-member.Match, own.LogLast)

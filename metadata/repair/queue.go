@@ -105,7 +105,7 @@ func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (lo
 	q.Metrics.RepairQueue.Set(float64(queued))
 	q.Metrics.RepairRunning.Set(float64(running))
 	v := q.fleet.Topology.View()
-	tasks, last := q.chooseRepairs(v, waiting, int(running), q.Speaks(ctx, kvtx.LevelUnrecoverable) == nil)
+	tasks, last := q.chooseRepairs(v, waiting, int(running))
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
@@ -119,8 +119,7 @@ func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (lo
 
 // chooseRepairs plans as many of the waiting stripes as jobs have room for. Lost stripes are only
 // tried, and get jobs of their own, so that no other stripe waits because one of them failed.
-// Without try it omits them, because movers of earlier builds do not try.
-func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
+func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int) (tasks, last []*wire.RepairTask) {
 	most := q.cfg.MaxRepairs * statefleet.MaxRepairStripes
 	room := min(most-running, q.cfg.RepairsPerSecond)
 	for _, w := range waiting {
@@ -134,7 +133,7 @@ func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running
 			continue
 		}
 		lost := planner{v}.tooFew(s, w.Missing)
-		if lost && (!try || running+given >= most/lostShare) {
+		if lost && running+given >= most/lostShare {
 			continue
 		}
 		in := planRepair(v, s, w.Missing)

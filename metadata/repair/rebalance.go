@@ -118,9 +118,7 @@ type balancePlan struct {
 func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 	v, disks, unsure := rb.fleet.Topology.Fillings()
 	err = rb.Store.View(func(r kvtx.Reader, _ uint64) error {
-		var known bool
-		p.settings, known, err = statefleet.RebalanceSettings(rb.Machine.View(r))
-		if err != nil || !known {
+		if p.settings, err = statefleet.RebalanceSettings(rb.Machine.View(r)); err != nil {
 			return err
 		}
 		band := float64(p.settings.BandPermille) / 1000

@@ -142,9 +142,6 @@ func (rw *Rewriter) lastStripe() (id moraine.StripeID, err error) {
 // rewriteRound inspects all files once. After an error it continues with the file after the one
 // that failed, so that passes reach the end of large namespaces.
 func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
-	if rw.Speaks(ctx, kvtx.LevelRewrite) != nil {
-		return nil // not before the upgrade is finished
-	}
 	rw.begin(rw.Clock.Now())
 	s := newSweep(rw, settled)
 	for !s.ended {

@@ -19,16 +19,6 @@ func createReq(parent uint64, name string) *wire.MetaRequest {
 		Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}}}
 }
 
-// apart opens a session that keeps each answer under a key of its own.
-func apart(op *wire.OpenSession) { op.KeepsAnswer = false }
-
-// ofBothForms runs a test with a session that keeps an answer in its record, and with one
-// that does not.
-func ofBothForms(t *testing.T, test func(t *testing.T, form func(*wire.OpenSession))) {
-	t.Run("one in the record", func(t *testing.T) { test(t, nil) })
-	t.Run("all apart", func(t *testing.T) { test(t, apart) })
-}
-
 // numbered sends a request under a number of the caller's choice.
 func (c *client) numbered(number, ackedBelow uint64, req *wire.MetaRequest) *wire.MetaResponse {
 	c.t.Helper()
@@ -38,11 +28,9 @@ func (c *client) numbered(number, ackedBelow uint64, req *wire.MetaRequest) *wir
 
 // A retried request gets the first answer and is not applied again, wherever the reply was lost,
 // and on every replica.
-func TestRepeatsGetTheFirstAnswer(t *testing.T) { ofBothForms(t, repeatsGetTheFirstAnswer) }
-
-func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
+func TestRepeatsGetTheFirstAnswer(t *testing.T) {
 	b := newCluster(t, 3)
-	c := b.open(form)
+	c := b.open(nil)
 	first := b.ok(c.numbered(1, 1, createReq(c.root, "f")))
 	failed := c.numbered(2, 1, createReq(c.root, "f"))
 	if kind(failed) != "already exists" {
@@ -80,16 +68,14 @@ func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
 		t.Errorf("in one entry: %v and %v", res[0].Response, res[1].Response)
 	}
 	b.check()
-	if form == nil && *rewriteLogs {
-		b.writeLog("v4-answers")
+	if *rewriteLogs {
+		b.writeLog("v1-answers")
 	}
 }
 
 // Each row sends one request after the numbers 1 to 3 of the session were answered and 1 was
 // acknowledged.
-func TestAnswerWindow(t *testing.T) { ofBothForms(t, answerWindow) }
-
-func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
+func TestAnswerWindow(t *testing.T) {
 	for _, row := range []struct {
 		what          string
 		number, acked uint64
@@ -109,7 +95,7 @@ func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			b := newCluster(t, 1)
-			c := b.open(form)
+			c := b.open(nil)
 			for n := uint64(1); n <= 3; n++ {
 				b.ok(c.numbered(n, min(n, 2), createReq(c.root, fmt.Sprint(n))))
 			}
@@ -127,11 +113,9 @@ func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
 
 // An acknowledgement frees kept answers, so that a session of any length keeps at most one window
 // of them.
-func TestAnswersAreFreed(t *testing.T) { ofBothForms(t, answersAreFreed) }
-
-func answersAreFreed(t *testing.T, form func(*wire.OpenSession)) {
+func TestAnswersAreFreed(t *testing.T) {
 	b := newCluster(t, 1)
-	c := b.open(form)
+	c := b.open(nil)
 	f := c.mkfile(c.root, "f")
 	setMode := func() *wire.MetaRequest {
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: f, Valid: 1, Mode: 0o600}}}
@@ -200,11 +184,9 @@ func TestExpiredSession(t *testing.T) {
 
 // A session that owns more than one command may remove ends at once; the following ticks remove its
 // belongings.
-func TestExpiryIsBounded(t *testing.T) { ofBothForms(t, expiryIsBounded) }
-
-func expiryIsBounded(t *testing.T, form func(*wire.OpenSession)) {
+func TestExpiryIsBounded(t *testing.T) {
 	b := newCluster(t, 3)
-	c := b.open(form)
+	c := b.open(nil)
 	for n := range uint64(600) {
 		b.ok(c.numbered(n+1, 1, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Unlinked: true, Type: wire.FileType_FILE_TYPE_REGULAR}}}))
 	}
@@ -305,7 +287,7 @@ func TestASessionIsItsPrincipals(t *testing.T) {
 			Op: &statepb.Command_Request{Request: req}}).Response
 	}
 	open := func(nonce string, drawn uint64) *wire.MetaRequest {
-		return &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "c1", Scope: "/", Nonce: []byte(nonce), Drawn: drawn, KeepsAnswer: true}}}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: "c1", Scope: "/", Nonce: []byte(nonce), Drawn: drawn}}}
 	}
 	id := b.ok(as(mine, open("0123456789abcdef", 1<<40-1))).GetSession().GetSession()
 	if moraine.ID(id).Counter() != 1<<40-1 {
@@ -347,38 +329,36 @@ func TestASessionIsItsPrincipals(t *testing.T) {
 // applied if it arrives afterwards. If the number had been answered, the caller gets that answer.
 // The later request may itself be a retry. The acknowledgement frees the entry.
 func TestGivenUpNumbersAreNotApplied(t *testing.T) {
-	ofBothForms(t, func(t *testing.T, form func(*wire.OpenSession)) {
-		for _, repeated := range []bool{false, true} {
-			b := newCluster(t, 1)
-			c := b.open(form)
-			given := func(n, below uint64, name string, given ...uint64) *wire.MetaResponse {
-				req := createReq(c.root, name)
-				req.GivenUp = given
-				return c.numbered(n, below, req)
+	for _, repeated := range []bool{false, true} {
+		b := newCluster(t, 1)
+		c := b.open(nil)
+		given := func(n, below uint64, name string, given ...uint64) *wire.MetaResponse {
+			req := createReq(c.root, name)
+			req.GivenUp = given
+			return c.numbered(n, below, req)
+		}
+		first := b.ok(given(3, 1, "3"))
+		if repeated {
+			b.ok(given(7, 1, "7"))
+		}
+		b.ok(given(7, 1, "7", 2, 3, 5, 0, 1<<40))
+		b.check()
+		for _, n := range []uint64{2, 5} {
+			if got := kind(given(n, 1, fmt.Sprint(n))); got != "stale" {
+				t.Errorf("number %d, given up, was answered %q", n, got)
 			}
-			first := b.ok(given(3, 1, "3"))
-			if repeated {
-				b.ok(given(7, 1, "7"))
-			}
-			b.ok(given(7, 1, "7", 2, 3, 5, 0, 1<<40))
-			b.check()
-			for _, n := range []uint64{2, 5} {
-				if got := kind(given(n, 1, fmt.Sprint(n))); got != "stale" {
-					t.Errorf("number %d, given up, was answered %q", n, got)
-				}
-				if c.walk(fmt.Sprint("/", n)).GetWalk().GetFound() {
-					t.Errorf("number %d, given up, was applied", n)
-				}
-			}
-			if again := given(3, 1, "3"); !proto.Equal(again, first) {
-				t.Errorf("a number that had an answer was answered %v", again)
-			}
-			b.ok(given(4, 1, "4"))
-			b.ok(given(8, 8, "8", 2)) // 2 is acknowledged, and nothing is kept for it
-			b.check()
-			if got := kind(given(5, 1, "5")); got != "stale" {
-				t.Errorf("an acknowledged number was answered %q", got)
+			if c.walk(fmt.Sprint("/", n)).GetWalk().GetFound() {
+				t.Errorf("number %d, given up, was applied", n)
 			}
 		}
-	})
+		if again := given(3, 1, "3"); !proto.Equal(again, first) {
+			t.Errorf("a number that had an answer was answered %v", again)
+		}
+		b.ok(given(4, 1, "4"))
+		b.ok(given(8, 8, "8", 2)) // 2 is acknowledged, and nothing is kept for it
+		b.check()
+		if got := kind(given(5, 1, "5")); got != "stale" {
+			t.Errorf("an acknowledged number was answered %q", got)
+		}
+	}
 }

@@ -37,7 +37,7 @@ func TestCheckpointTranscripts(t *testing.T) {
 		s.t = t
 		s.replays()
 		if *rewriteLogs {
-			s.writeLog("v2-checkpoints-" + filepath.Base(file))
+			s.writeLog("v1-checkpoints-" + filepath.Base(file))
 		}
 	})
 }

@@ -133,7 +133,7 @@ func TestCloneTree(t *testing.T) {
 				t.Errorf("%d stripes and %d inodes are left (%v)", n.Stripes, n.Inodes, err)
 			}
 			if *rewriteLogs && limit == 3 {
-				bn.writeLog("v3-clone-tree")
+				bn.writeLog("v1-clone-tree")
 			}
 		})
 	}

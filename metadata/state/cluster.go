@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -38,6 +39,7 @@ func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if op.GetNames() {
 		t.Count[record.CNames] = 1
 	}
+	usage.StartCounting(t)
 	_, err = names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Nlink: 2})
 	return kvtx.Done(), err
 }

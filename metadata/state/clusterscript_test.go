@@ -37,7 +37,7 @@ func TestClusterTranscripts(t *testing.T) {
 		s.t = t
 		s.replays()
 		if *rewriteLogs {
-			s.writeLog("v2-cluster-" + filepath.Base(file))
+			s.writeLog("v1-cluster-" + filepath.Base(file))
 		}
 	})
 }

@@ -10,27 +10,24 @@ import (
 
 // TestCommitOfWhatIsOut: devices go out between the writes of a stripe's chunks and its commit.
 // While too few chunks are left to read the stripe, the commit changes nothing. The same commit
-// succeeds once enough are back, and the stripe is queued for repair. Below level 4 the commit
-// succeeds in any case.
+// succeeds once enough are back, and the stripe is queued for repair.
 func TestCommitOfWhatIsOut(t *testing.T) {
 	const inState, outState = wire.DeviceState_DEVICE_STATE_IN, wire.DeviceState_DEVICE_STATE_OUT
 	for _, tt := range []struct {
 		name    string
-		level   uint64
 		chunks  []uint32
 		out     []uint32
 		refused bool
 		silent  bool // the devices are out because their hosts are silent
 	}{
-		{"copies, all out", 4, []uint32{1, 2}, []uint32{1, 2}, true, false},
-		{"copies, one out", 4, []uint32{1, 2}, []uint32{1}, false, false},
-		{"2 of 3, two out", 4, []uint32{1, 2, 3}, []uint32{1, 3}, true, false},
-		{"2 of 3, one out", 4, []uint32{1, 2, 3}, []uint32{3}, false, false},
-		{"copies, all out, below the level", 3, []uint32{1, 2}, []uint32{1, 2}, false, false},
-		{"copies, all out with hosts that may come back", 4, []uint32{1, 2}, []uint32{1, 2}, false, true},
+		{"copies, all out", []uint32{1, 2}, []uint32{1, 2}, true, false},
+		{"copies, one out", []uint32{1, 2}, []uint32{1}, false, false},
+		{"2 of 3, two out", []uint32{1, 2, 3}, []uint32{1, 3}, true, false},
+		{"2 of 3, one out", []uint32{1, 2, 3}, []uint32{3}, false, false},
+		{"copies, all out with hosts that may come back", []uint32{1, 2}, []uint32{1, 2}, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBenchAt(t, tt.level)
+			b := newBench(t)
 			for _, host := range []string{"n1", "n2", "n3"} {
 				b.registerHost(host, 1)
 			}

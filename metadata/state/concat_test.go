@@ -253,7 +253,7 @@ func TestConcatAtOnce(t *testing.T) {
 		t.Errorf("into a file that has a name: %s", k)
 	}
 	if *rewriteLogs {
-		bn.writeLog("v4-concat-at-once")
+		bn.writeLog("v1-concat-at-once")
 	}
 }
 
@@ -303,11 +303,6 @@ func TestConcatRefuses(t *testing.T) {
 		t.Errorf("%d jobs were made (%v)", len(jobs), err)
 	}
 	bn.check()
-	old := newBenchAt(t, 3)
-	d := old.open(nil)
-	if k := kind(d.concat(&wire.Concat{Inode: d.unnamed(), Link: link("w")})); k != "not implemented" {
-		t.Errorf("before level 4: %s", k)
-	}
 }
 
 // Whatever happens to a concatenation after any of its pieces, either the whole file exists and the
@@ -393,7 +388,7 @@ func TestConcatFaults(t *testing.T) {
 				bn.settleJobs()
 				bn.check()
 				if *rewriteLogs && after == 2 && (f.name == "nothing" || f.name == "a part changes") {
-					bn.writeLog("v4-concat-" + strings.ToLower(want.String()[len("JOB_STATE_"):]))
+					bn.writeLog("v1-concat-" + strings.ToLower(want.String()[len("JOB_STATE_"):]))
 				}
 				if whole := c.exists("/whole") && c.attr(c.walkTo("/whole")).Size == size; whole != (want == done) {
 					t.Fatalf("after %d pieces: the job ended %s, the whole is there: %t", after, want, whole)

@@ -45,7 +45,7 @@ func TestConcatOfPartsThatMoveMeanwhile(t *testing.T) {
 				t.Fatalf("the job ended %v, the whole is %v and not of %d bytes", j, a, size)
 			}
 			if *rewriteLogs && before == 2 {
-				y.writeLog("v4-concat-retabled")
+				y.writeLog("v1-concat-retabled")
 			}
 		})
 	}
@@ -76,7 +76,7 @@ func TestCloneOfTreeThatMovesMeanwhile(t *testing.T) {
 				t.Fatalf("the job ended %v", j)
 			}
 			if *rewriteLogs && before == 3 {
-				y.writeLog("v4-clone-tree-retabled")
+				y.writeLog("v1-clone-tree-retabled")
 			}
 		})
 	}

@@ -75,7 +75,7 @@ func TestDropChunks(t *testing.T) {
 		t.Fatalf("after the grace it is %v", have)
 	}
 	b.check()
-	b.keepLog("v4-drop-chunks")
+	b.keepLog("v1-drop-chunks")
 }
 
 // TestDropChunksOnARetiredDevice: the chunks went with the device, and the answer counts none as
@@ -103,10 +103,4 @@ func TestDropChunksOnARetiredDevice(t *testing.T) {
 		t.Fatalf("%d chunks were dropped", n)
 	}
 	b.check()
-}
-
-// TestDropChunksBelowLevel4: below level 4 a leader proposes no drop, and a state refuses one.
-func TestDropChunksBelowLevel4(t *testing.T) {
-	b := newBenchAt(t, 3)
-	b.wants(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}), moraine.Unimplemented)
 }

@@ -45,13 +45,9 @@ func (b *bench) store() kvtx.KV {
 	return b.kv
 }
 
-func newBench(t testing.TB) *bench { return newBenchAt(t, moraine.FeatureLevel) }
-
-// newBenchAt is a bench whose state has reached a feature level.
-func newBenchAt(t testing.TB, level uint64) *bench {
+func newBench(t testing.TB) *bench {
 	b := &bench{t: t, m: state.New(0), kv: statetest.NewKV(), wall: 1_000_000_000, node: "c1"}
 	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}})
-	b.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: level}}})
 	return b
 }
 
@@ -197,7 +193,7 @@ func (b *bench) open(change func(*wire.OpenSession)) *client {
 	b.t.Helper()
 	nonce := make([]byte, 16)
 	binary.BigEndian.PutUint64(nonce, b.index+1)
-	op := &wire.OpenSession{Node: b.node, Role: "client", Scope: "/", Nonce: nonce, KeepsAnswer: true}
+	op := &wire.OpenSession{Node: b.node, Role: "client", Scope: "/", Nonce: nonce}
 	if change != nil {
 		change(op)
 	}

@@ -271,13 +271,10 @@ func TestHoldsEnd(t *testing.T) {
 	}
 	c.check()
 	if *rewriteLogs {
-		c.writeLog("v4-holds")
+		c.writeLog("v1-holds")
 	}
 	c.ok(c.other.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	c.check()
-	if got := kind(newBenchAt(t, 3).open(nil).hold(1, 0)); got != "not implemented" {
-		t.Errorf("below its feature level: %s", got)
-	}
 }
 
 // The clone of a tree stops at a directory with an exclusive lease: the state may not know yet what
@@ -301,23 +298,6 @@ func TestACloneOfATreeWaitsForTheHolder(t *testing.T) {
 		t.Error("the clone lacks a file that was made before it")
 	}
 	c.check()
-}
-
-// Builds that share a state below the feature level may not know ranges of inode numbers, so the
-// state ignores them there.
-func TestNumbersBelowTheLevel(t *testing.T) {
-	c := newBenchAt(t, 3).open(nil)
-	made := c.ok(c.create(numbered(c.root, 1<<40, "x"))).GetEntry().GetAttr()
-	if made.GetInode() == 0 || made.GetInode() == 1<<40 {
-		t.Errorf("it got number %x", made.GetInode())
-	}
-	op := numbered(c.root, 1<<41, "y")
-	op.Exclusive = false // which a build that knows it refuses
-	c.ok(c.create(op))
-	c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: made.GetInode(), Create: numbered(c.root, made.GetInode(), "z")}}})
-	if c.exists("/z") {
-		t.Error("a commit made a file")
-	}
 }
 
 // One command ends a bounded number of sessions, whatever leases they have.

@@ -111,11 +111,11 @@ func TestDrainedHostIsRemoved(t *testing.T) {
 	}
 	b.check()
 	b.replays()
-	b.keepLog("v4-host-drain")
+	b.keepLog("v1-host-drain")
 }
 
 // TestMaintenance: the entry decides on an announced absence by the hosts that are away at that
-// entry. The absence ends with the host's next boot. It needs level 4.
+// entry. The absence ends with the host's next boot.
 func TestMaintenance(t *testing.T) {
 	b := newCluster(t, 5)
 	b.wants(b.maintenance("n9", 1000), moraine.NotFound)
@@ -151,12 +151,8 @@ func TestMaintenance(t *testing.T) {
 	b.ok(b.maintenance("n4", 60_000))
 	b.check()
 	b.replays()
-	b.keepLog("v4-maintenance")
+	b.keepLog("v1-maintenance")
 
-	old := newBenchAt(t, levelBeforeHosts)
-	old.registerHost("n1", 1)
-	old.wants(old.maintenance("n1", 60_000), moraine.Unimplemented)
-	old.wants(old.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_DRAINING), moraine.Unimplemented)
 }
 
 // TestADeviceMoreIsNoBoot: a running host that registers an additional device stays away for the
@@ -175,9 +171,6 @@ func TestADeviceMoreIsNoBoot(t *testing.T) {
 	}
 	b.check()
 }
-
-// levelBeforeHosts is the last feature level without hosts that are announced away.
-const levelBeforeHosts = 3
 
 // TestDistrustedDeviceStaysOut: only an administrator can bring back a device that the leader took
 // out permanently. A device that merely failed returns with its server.
@@ -207,7 +200,7 @@ func TestDistrustedDeviceStaysOut(t *testing.T) {
 	b.settleScans()
 	b.check()
 	b.replays()
-	b.keepLog("v4-distrust")
+	b.keepLog("v1-distrust")
 }
 
 // TestCarriedDiskIsNotTakenBack: a host that only misses a disk does not claim it from the host
@@ -233,7 +226,7 @@ func TestCarriedDiskIsNotTakenBack(t *testing.T) {
 	b.settleScans()
 	b.check()
 	b.replays()
-	b.keepLog("v4-carried-disk")
+	b.keepLog("v1-carried-disk")
 }
 
 // TestSlowDeviceStaysDraining: a device that the leader drains permanently keeps draining after its

@@ -1,7 +1,6 @@
 package state_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -60,18 +59,6 @@ func TestASessionHasSoManyJobs(t *testing.T) {
 	// Running jobs continue after the session ends.
 	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	b.check()
-	b.settleJobs()
-	b.check()
-}
-
-// Below level 4 the state counts no jobs.
-func TestJobsAreNotBoundedBelowTheirLevel(t *testing.T) {
-	b := newBenchAt(t, 3)
-	c := b.open(nil)
-	for i := range jobs.MaxSessionJobs + 2 {
-		name := fmt.Sprint("x", i)
-		b.ok(c.removeNew(name))
-	}
 	b.settleJobs()
 	b.check()
 }

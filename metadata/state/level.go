@@ -5,7 +5,6 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
-	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,11 +21,7 @@ func setFeatureLevel(t *kvtx.Tx, op *statepb.SetFeatureLevel) (*wire.MetaRespons
 		// replicas differ, so the node stops here.
 		return nil, kvtx.Fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), t.B.Space.Level)
 	}
-	before := c.FeatureLevel
 	c.FeatureLevel = op.GetLevel()
 	t.Put(t.K.Meta(record.MetaCluster), c.Encode())
-	if before < kvtx.LevelUsage && c.FeatureLevel >= kvtx.LevelUsage {
-		return kvtx.Done(), usage.StartCounting(t)
-	}
 	return kvtx.Done(), nil
 }

@@ -89,7 +89,7 @@ func TestALostLongFileStaysLost(t *testing.T) {
 	c.wantLevel(f, moraine.NVMe)
 	b.check()
 	b.replays()
-	b.keepLog("v4-memory-lost-far")
+	b.keepLog("v1-memory-lost-far")
 }
 
 // TestLossBehindWhatStaysInMemoryIsFound: the first bytes of a file stay in memory because the
@@ -129,7 +129,7 @@ func TestLossBehindWhatStaysInMemoryIsFound(t *testing.T) {
 	c.wantLevel(f, moraine.NVMe)
 	b.check()
 	b.replays()
-	b.keepLog("v4-memory-lost-behind")
+	b.keepLog("v1-memory-lost-behind")
 }
 
 // TestRandomLongMemory checks the properties of TestRandomMemory on files that one command does not

@@ -58,7 +58,7 @@ func TestAnotherIncarnationQuarantines(t *testing.T) {
 	require.EqualValues(t, 2, moraine.ID(h).Incarnation(), "no number is issued again")
 	b.check()
 	if *rewriteLogs {
-		b.writeLog("v3-incarnation")
+		b.writeLog("v1-incarnation")
 	}
 }
 

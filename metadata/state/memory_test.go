@@ -187,7 +187,7 @@ func TestMemoryLevels(t *testing.T) {
 	c.wantLevel(f, moraine.NVMe)
 	b.check()
 	b.replays()
-	b.keepLog("v4-memory")
+	b.keepLog("v1-memory")
 }
 
 // Bytes in the memory of a device that is out are lost if too few other chunks are left, because
@@ -295,7 +295,7 @@ func TestMemoryFaults(t *testing.T) {
 			b.check()
 			b.replays()
 			if len(row.gone) == 3 {
-				b.keepLog("v4-memory-lost")
+				b.keepLog("v1-memory-lost")
 			}
 		})
 	}

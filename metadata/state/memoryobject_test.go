@@ -113,7 +113,7 @@ func TestMemoryBesideAnObject(t *testing.T) {
 				y.check()
 				y.replays()
 				if lose && path == "e/f" {
-					y.keepLog("v4-memory-in-object")
+					y.keepLog("v1-memory-in-object")
 				}
 			})
 		}

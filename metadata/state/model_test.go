@@ -280,7 +280,7 @@ func (m *model) stepSession() {
 	for i := range nonce {
 		nonce[i] = byte(m.rng.Uint32())
 	}
-	open := m.replicate(c, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: c.node, Scope: "/", Nonce: nonce, KeepsAnswer: nonce[0]%2 == 0}}})
+	open := m.replicate(c, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: c.node, Scope: "/", Nonce: nonce}}})
 	m.expect(open, "ok", "open")
 	m.clients[at] = &client{bench: m.bench, id: open.GetSession().GetSession(), root: open.GetSession().GetRoot()}
 }

@@ -138,7 +138,7 @@ func TestPackFiles(t *testing.T) {
 		t.Fatal("it lives without a file")
 	}
 	b.check()
-	b.keepLog("v4-pack")
+	b.keepLog("v1-pack")
 }
 
 // TestPackLeavesOut covers changes by others between the mover's look at the files and its commit.
@@ -187,7 +187,7 @@ func TestPackLeavesOut(t *testing.T) {
 			b.ok(b.finish(""))
 			b.check()
 			if name == "one is cloned" {
-				b.keepLog("v4-pack-leaves-out")
+				b.keepLog("v1-pack-leaves-out")
 			}
 		})
 	}

@@ -24,7 +24,6 @@ func TestTwoPartitionsInOneStore(t *testing.T) {
 		b.fence = &statetest.Fenced{KV: kv, Prefix: []byte{0, byte(p)}}
 		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1}}}).Response)
 		b.partition = uint32(p)
-		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}}).Response)
 		for _, h := range []string{"n1", "n2", "n3"} {
 			b.registerHost(h, 1)
 		}
@@ -82,7 +81,6 @@ func partitions(t *testing.T, hosts int) []*bench {
 		b := &bench{t: t, m: state.New(p), kv: kv, wall: 1_000_000_000, node: "c1", partition: uint32(p),
 			fence: &statetest.Fenced{KV: kv, Prefix: []byte{0, byte(p)}}}
 		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}}).Response)
-		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}}).Response)
 		for h := range hosts {
 			b.registerHost(fmt.Sprintf("n%d", h+1), 1)
 		}
@@ -249,11 +247,6 @@ func TestRoutingEpoch(t *testing.T) {
 	}
 	b.check()
 	if *rewriteLogs {
-		b.writeLog("v4-routing")
-	}
-	old := newBenchAt(t, 3)
-	b = old
-	if k := raise(1); k != "not implemented" {
-		t.Errorf("before level 4: %s", k)
+		b.writeLog("v1-routing")
 	}
 }

@@ -133,7 +133,7 @@ func TestLogsOfServersAndRecounts(t *testing.T) {
 	}
 	bn.check()
 	if *rewriteLogs {
-		bn.writeLog("v4-recount")
+		bn.writeLog("v1-recount")
 	}
 	bn = newBench(t)
 	for n, id := range []string{"m1", "m2", "m1", "m3", "m1"} {
@@ -152,6 +152,6 @@ func TestLogsOfServersAndRecounts(t *testing.T) {
 	}
 	bn.check()
 	if *rewriteLogs {
-		bn.writeLog("v4-members")
+		bn.writeLog("v1-members")
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -35,23 +34,5 @@ func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 	b.tellAt(b.stripe+1, 1, 2, 1) // no such stripe
 	b.tellAt(b.stripe, 1, 2, uint32(s.Version))
 	b.holds([3]uint64{1, 0, 0}, 4)
-	b.keepLog("v4-told-at")
-}
-
-// TestABadChunkBelowLevel4: a state shared with servers of an earlier build evaluates only the
-// fields that they know.
-func TestABadChunkBelowLevel4(t *testing.T) {
-	b := newBenchAt(t, 3)
-	for _, host := range []string{"n1", "n2", "n3"} {
-		b.registerHost(host, 1)
-	}
-	c := b.open(nil)
-	f := c.mkfile(c.root, "f")
-	id := c.grant(f, 1)
-	b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
-		Stripes: []*wire.Stripe{stripe(id, 10, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
-	b.tellAt(id, 1, 2, 0)
-	if n, err := kvtx.ReadCounters(b.m.View(b.kv)); err != nil || n.RepairQueued != 1 {
-		t.Fatalf("%d are queued: %v", n.RepairQueued, err)
-	}
+	b.keepLog("v1-told-at")
 }

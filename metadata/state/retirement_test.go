@@ -7,14 +7,13 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // TestRetirementKeepsChunks: a device can be retired when no stripe has a chunk on it. With
 // accept_loss a device that is out can be retired with its chunks; one that is in or draining
-// cannot. Below level 4 one that is out can always be retired, as in earlier builds.
+// cannot.
 func TestRetirementKeepsChunks(t *testing.T) {
 	ways := map[string]struct {
 		into func(b *bench)
@@ -33,46 +32,36 @@ func TestRetirementKeepsChunks(t *testing.T) {
 		}, true},
 	}
 	for name, way := range ways {
-		for _, level := range []uint64{kvtx.LevelSilentDrains - 1, moraine.FeatureLevel} {
-			for _, holds := range []bool{false, true} {
-				for _, acceptLoss := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/level=%d/holds=%v/acceptLoss=%v", name, level, holds, acceptLoss), func(t *testing.T) {
-						old := level < kvtx.LevelSilentDrains
-						may := !holds || way.out && (acceptLoss || old)
-						asks := []func(b *bench) *wire.MetaResponse{func(b *bench) *wire.MetaResponse {
-							return b.setDevice(&wire.SetDeviceState{Device: 1, State: retiredState, AcceptLoss: acceptLoss})
-						}}
-						if !old {
-							asks = append(asks, func(b *bench) *wire.MetaResponse {
-								return b.setHost(&wire.SetHostState{Host: "n1", State: retiredState, AcceptLoss: acceptLoss})
-							})
+		for _, holds := range []bool{false, true} {
+			for _, acceptLoss := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/holds=%v/acceptLoss=%v", name, holds, acceptLoss), func(t *testing.T) {
+					asks := []func(b *bench) *wire.MetaResponse{func(b *bench) *wire.MetaResponse {
+						return b.setDevice(&wire.SetDeviceState{Device: 1, State: retiredState, AcceptLoss: acceptLoss})
+					}, func(b *bench) *wire.MetaResponse {
+						return b.setHost(&wire.SetHostState{Host: "n1", State: retiredState, AcceptLoss: acceptLoss})
+					}}
+					for _, ask := range asks {
+						b := newCluster(t, 7)
+						if holds {
+							b.open(nil).save("f", []uint32{1, 2, 3, 4, 5, 6})
 						}
-						for _, ask := range asks {
-							b := newBenchAt(t, level)
-							for n := 1; n <= 7; n++ {
-								b.registerHost(fmt.Sprintf("n%d", n), 1)
-							}
-							if holds {
-								b.open(nil).save("f", []uint32{1, 2, 3, 4, 5, 6})
-							}
-							way.into(b)
-							before := b.hostOf("n1").Devices[0]
-							resp := ask(b)
-							if may {
-								b.ok(resp)
-								b.wantDevice("n1", retiredState, b.hostOf("n1").Devices[0].Reason)
-								continue
-							}
-							b.wants(resp, moraine.Conflict)
-							if way.out != strings.Contains(resp.GetError().GetText(), "--accept-loss") {
-								t.Fatalf("it says %q", resp.GetError().GetText())
-							}
-							b.wantDevice("n1", before.State, before.Reason)
-							b.settleScans()
-							b.check()
+						way.into(b)
+						before := b.hostOf("n1").Devices[0]
+						resp := ask(b)
+						if !holds || way.out && acceptLoss {
+							b.ok(resp)
+							b.wantDevice("n1", retiredState, b.hostOf("n1").Devices[0].Reason)
+							continue
 						}
-					})
-				}
+						b.wants(resp, moraine.Conflict)
+						if way.out != strings.Contains(resp.GetError().GetText(), "--accept-loss") {
+							t.Fatalf("it says %q", resp.GetError().GetText())
+						}
+						b.wantDevice("n1", before.State, before.Reason)
+						b.settleScans()
+						b.check()
+					}
+				})
 			}
 		}
 	}
@@ -119,7 +108,7 @@ func TestEmptyDeviceIsRetired(t *testing.T) {
 	}
 	b.check()
 	b.replays()
-	b.keepLog("v4-accept-loss")
+	b.keepLog("v1-accept-loss")
 }
 
 // TestDrainIsUndone: the undo of a host's drain covers all devices that the drain changed, also
@@ -179,5 +168,5 @@ func TestDrainIsUndone(t *testing.T) {
 	b.settleScans()
 	b.check()
 	b.replays()
-	b.keepLog("v4-drain-undone")
+	b.keepLog("v1-drain-undone")
 }

@@ -220,7 +220,7 @@ func TestRewriteStripes(t *testing.T) {
 	b.ok(b.finish(""))
 	b.wants(b.finish(""), moraine.NotFound) // the job is forgotten at once
 	b.check()
-	b.keepLog("v4-rewrite")
+	b.keepLog("v1-rewrite")
 }
 
 // TestRewriteToFewer: the task of a job that reduces the number of stripes says so to the mover
@@ -234,7 +234,7 @@ func TestRewriteToFewer(t *testing.T) {
 	}
 	b.ok(b.finish(""))
 	b.check()
-	b.keepLog("v4-rewrite-fewer")
+	b.keepLog("v1-rewrite-fewer")
 }
 
 // TestRewriteGivesWay covers each change by others between the mover's look at the file and its

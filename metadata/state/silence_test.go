@@ -5,7 +5,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -90,7 +89,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 	b.settleScans()
 	b.check()
 	b.replays()
-	b.keepLog("v4-silent-drain")
+	b.keepLog("v1-silent-drain")
 }
 
 // TestDrainOfASilentHost: if a host is drained while its devices are already out, it drains when it
@@ -126,7 +125,7 @@ func TestDrainOfASilentHost(t *testing.T) {
 	b.settleScans()
 	b.check()
 	b.replays()
-	b.keepLog("v4-drain-of-silent")
+	b.keepLog("v1-drain-of-silent")
 }
 
 // TestSlowDeviceFallsSilent: a device that the leader drains for slowness continues to drain when
@@ -144,18 +143,6 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 	b.fallsSilent(1)
 	b.isHeard(1)
 	b.wantDevice("n1", inState, "its host is back")
-
-	// Below level 4 nothing is recorded, and the host's return does not undo an administrator's
-	// request.
-	old := newBenchAt(t, kvtx.LevelSilentDrains-1)
-	old.registerHost("n1", 1)
-	old.ok(old.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 1, State: drainingState}}}))
-	old.fallsSilent(1)
-	old.isHeard(1)
-	old.wantDevice("n1", outState, record.ReasonSilent)
-	old.registerHost("n1", 1)
-	old.wantDevice("n1", drainingState, "as an administrator set it before it went out")
-
 }
 
 // TestDrainedMemoryIsLost: chunks only in the memory of drained hosts are lost once the hosts are

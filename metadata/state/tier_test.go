@@ -117,7 +117,7 @@ func TestFlushOnCommit(t *testing.T) {
 		Extents: []*wire.Extent{extent(0, 4, s, 0)}, Link: &wire.LinkTarget{Parent: d, Name: "u"}}))
 	clean("link by the last commit", u, true)
 	if *rewriteLogs {
-		y.writeLog("v2-flush-on-commit")
+		y.writeLog("v1-flush-on-commit")
 	}
 }
 
@@ -415,7 +415,7 @@ func TestEvictedFile(t *testing.T) {
 		t.Errorf("the store still has %v", y.s.objects)
 	}
 	if *rewriteLogs {
-		y.writeLog("v2-evicted-file")
+		y.writeLog("v1-evicted-file")
 	}
 }
 

@@ -36,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 		s.t = t
 		s.check()
 		if *rewriteLogs {
-			s.writeLog("v2-" + filepath.Base(file))
+			s.writeLog("v1-" + filepath.Base(file))
 		}
 	})
 }
@@ -81,7 +81,7 @@ func (s *script) run(d *datadriven.TestData, args []string) string {
 func (s *script) runOpen(d *datadriven.TestData) string {
 	nonce := make([]byte, 16)
 	copy(nonce, d.CmdArgs[0].Key)
-	op := &wire.OpenSession{Node: s.node, Scope: "/", Nonce: nonce, KeepsAnswer: true, ReadOnly: d.HasArg("ro"), Squash: d.HasArg("squash")}
+	op := &wire.OpenSession{Node: s.node, Scope: "/", Nonce: nonce, ReadOnly: d.HasArg("ro"), Squash: d.HasArg("squash")}
 	d.MaybeScanArgs(s.t, "scope", &op.Scope)
 	resp := s.as(s.node, "client", &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: op}})
 	if resp.GetError() == nil {

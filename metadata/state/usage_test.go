@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -220,7 +219,7 @@ func TestQuota(t *testing.T) {
 	c.ok(c.remove(&wire.Remove{Parent: team, Name: "in", Directory: true})) // with its quota
 	bn.check()
 	if *rewriteLogs {
-		bn.writeLog("v3-quotas")
+		bn.writeLog("v1-quotas")
 	}
 }
 
@@ -272,45 +271,6 @@ func TestRemovalMayBringAFileToAFullQuota(t *testing.T) {
 	c.wantUsage("full", full, 100, 1)
 	c.wantUsage("other", other, 1, 1)
 	bn.check()
-}
-
-// When a state with content reaches the level, a job counts it while other commands run.
-func TestFirstCount(t *testing.T) {
-	bn := newBenchAt(t, 2)
-	c := bn.open(nil)
-	dirs := []uint64{c.root}
-	for n := range 30 {
-		d := c.mkdir(dirs[n/2], "d"+string(rune('a'+n%26)))
-		dirs = append(dirs, d)
-		c.file(d, "f", uint64(n))
-	}
-	if e := c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: c.root}}}); kind(e) != "unavailable" {
-		t.Errorf("usage before there is one: %s", kind(e))
-	}
-	bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}}).Response)
-	if resp := bn.setQuota(c.root, 1, 1); kind(resp) != "busy" {
-		t.Errorf("a quota during the first count: %s", kind(resp))
-	}
-	for n := 0; bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 12); n++ {
-		bn.check()
-		// Inodes before and after the cursor change, and directories move, on both sides.
-		d := dirs[1+n%30]
-		if n >= 25 {
-			continue // otherwise the count would hardly catch up with new inodes
-		}
-		c.file(d, "n"+string(rune('a'+n)), 3)
-		if n%3 == 0 {
-			const name = "dd" // dirs[30]
-			c.ok(c.rename(&wire.Rename{Parent: dirs[14], Name: name, NewParent: d, NewName: "moved"}))
-			bn.check()
-			c.ok(c.rename(&wire.Rename{Parent: d, Name: "moved", NewParent: dirs[14], NewName: name}))
-		}
-		bn.check()
-	}
-	if have := c.usage(c.root); have[1] < 60 {
-		t.Errorf("the root has %d inodes below it", have[1])
-	}
-	bn.ok(bn.setQuota(c.root, 1<<30, 1<<20))
 }
 
 // A recount finds, reports and corrects a wrong count.

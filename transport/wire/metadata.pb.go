@@ -24,7 +24,7 @@ const (
 type RebalanceState int32
 
 const (
-	RebalanceState_REBALANCE_STATE_UNSPECIFIED RebalanceState = 0 // not judged yet, or not supported at this feature level
+	RebalanceState_REBALANCE_STATE_UNSPECIFIED RebalanceState = 0 // not judged yet
 	RebalanceState_REBALANCE_STATE_EVEN        RebalanceState = 1 // every device is within the band
 	RebalanceState_REBALANCE_STATE_MOVING      RebalanceState = 2
 	RebalanceState_REBALANCE_STATE_PAUSED      RebalanceState = 3
@@ -3310,11 +3310,10 @@ type OpenSession struct {
 	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // absolute path; filled in from the certificate, and no wider
 	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	Squash        bool                   `protobuf:"varint,4,opt,name=squash,proto3" json:"squash,omitempty"`
-	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`                                     // filled in from the certificate
-	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`                                   // 16 random bytes: a repeated OpenSession finds the session it made
-	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                              // the session may hold leases
-	KeepsAnswer   bool                   `protobuf:"varint,201,opt,name=keeps_answer,json=keepsAnswer,proto3" json:"keeps_answer,omitempty"` // its record keeps one answer; filled in by the service, by the feature level
-	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn,proto3" json:"drawn,omitempty"`                                // random part of the session's number, 40 bits and not 0; filled in by the service
+	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`        // filled in from the certificate
+	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
+	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"` // the session may hold leases
+	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn,proto3" json:"drawn,omitempty"`   // random part of the session's number, 40 bits and not 0; filled in by the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3394,13 +3393,6 @@ func (x *OpenSession) GetNonce() []byte {
 func (x *OpenSession) GetLeases() bool {
 	if x != nil {
 		return x.Leases
-	}
-	return false
-}
-
-func (x *OpenSession) GetKeepsAnswer() bool {
-	if x != nil {
-		return x.KeepsAnswer
 	}
 	return false
 }
@@ -7746,7 +7738,7 @@ type BadChunk struct {
 	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of the error
 	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                 // with which the chunk was read; a session of the root needs none
-	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record used: the report is ignored for a chunk of any other, from level 4 on
+	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record used: the report is ignored for a chunk of any other
 	Parity        bool                   `protobuf:"varint,725,opt,name=parity,proto3" json:"parity,omitempty"`                        // a parity chunk that matches its recorded checksum, but is not the parity of the data: it is encoded again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -8247,7 +8239,6 @@ type HeartbeatReply struct {
 	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects,proto3" json:"check_objects,omitempty"` // of the host's bucket
 	Verify          []*SuspectChunk        `protobuf:"bytes,743,rep,name=verify,proto3" json:"verify,omitempty"`                                 // what clients reported as bad: it must be verified, and reported if it is
 	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that probe an idle bucket every few seconds
-	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`   // the metadata tracks chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8390,13 +8381,6 @@ func (x *HeartbeatReply) GetVerify() []*SuspectChunk {
 func (x *HeartbeatReply) GetWatchBucket() bool {
 	if x != nil {
 		return x.WatchBucket
-	}
-	return false
-}
-
-func (x *HeartbeatReply) GetMemoryLevel() bool {
-	if x != nil {
-		return x.MemoryLevel
 	}
 	return false
 }
@@ -14662,7 +14646,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04undo\x18\x02 \x01(\bR\x04undo\"\r\n" +
 	"\vListRevoked\"J\n" +
 	"\fRevokedReply\x12:\n" +
-	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\"\xea\x01\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\"\xc6\x01\n" +
 	"\vOpenSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1b\n" +
@@ -14670,8 +14654,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06squash\x18\x04 \x01(\bR\x06squash\x12\x12\n" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x14\n" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
-	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\"\n" +
-	"\fkeeps_answer\x18\xc9\x01 \x01(\bR\vkeepsAnswer\x12\x15\n" +
+	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\x15\n" +
 	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\"W\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
@@ -15125,7 +15108,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
 	"\x04mark\x18\x03 \x01(\x04R\x04mark\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\xa7\x05\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\x83\x05\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -15142,8 +15125,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05probe\x18\xe4\x05 \x03(\v2\x19.moraine.wire.ProbeTargetR\x05probe\x12A\n" +
 	"\rcheck_objects\x18\xe6\x05 \x03(\v2\x1b.moraine.wire.ObjectToCheckR\fcheckObjects\x123\n" +
 	"\x06verify\x18\xe7\x05 \x03(\v2\x1a.moraine.wire.SuspectChunkR\x06verify\x12\"\n" +
-	"\fwatch_bucket\x18\xe5\x05 \x01(\bR\vwatchBucket\x12\"\n" +
-	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"V\n" +
+	"\fwatch_bucket\x18\xe5\x05 \x01(\bR\vwatchBucket\"V\n" +
 	"\fSuspectChunk\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x16\n" +

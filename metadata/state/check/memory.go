@@ -5,13 +5,11 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
-	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// inMemory checks the table of chunks in memory against the stripe records. Chunks committed below
-// the table's feature level have no row.
+// inMemory checks the table of chunks in memory against the stripe records.
 func (c *contentChecks) inMemory() error {
 	rows := map[string]bool{}
 	err := c.each(record.TabMemory, func(key, _ []byte) error {
@@ -45,10 +43,6 @@ func (c *contentChecks) inMemory() error {
 // whose recorded level differs from their stripes, and files with an object whose stripes no
 // inspection would cover.
 func (c *contentChecks) unsafeRows() error {
-	level, err := c.Cluster()
-	if err != nil || level.FeatureLevel < kvtx.LevelMemory {
-		return nil //nolint:nilerr // a partition without an identity has no files
-	}
 	for _, i := range c.sorted() {
 		if i.Typ != record.TypeFile || i.Content == 0 || i.Level == record.LevelLost {
 			continue // a clone in progress has no level yet, like a lost file

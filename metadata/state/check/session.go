@@ -55,7 +55,7 @@ func (c *sessionChecks) answers() error {
 		if err := s.Decode(value); err != nil {
 			return err
 		}
-		if s.Inside && s.Apart != apart[s.Id] {
+		if s.Apart != apart[s.Id] {
 			c.problem("session %s has %d answers apart, its record says %d", s.Id, apart[s.Id], s.Apart)
 		}
 		if s.Number != 0 && s.Number < s.AckedBelow {

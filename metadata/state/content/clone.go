@@ -189,9 +189,7 @@ func layClone(t *kvtx.Tx, w *cloneWork) error {
 		i.Level = min(level, w.level)
 		i.Degraded += w.degraded
 	}
-	if err := watchLevel(t, i); err != nil {
-		return err
-	}
+	watchLevel(t, i)
 	return names.RaiseGeneration(t, i)
 }
 

@@ -15,13 +15,6 @@ import (
 
 // CloneTree creates the job that clones a directory.
 func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
-	ok, err := t.Speaks(kvtx.LevelCloneTree)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, kvtx.Fail(moraine.Unavailable, "clone tree", op.GetName(), "the cluster's feature level does not have it: copy the files")
-	}
 	if err := names.CheckName("clone tree", op.GetName()); err != nil {
 		return nil, err
 	}

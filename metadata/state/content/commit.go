@@ -53,9 +53,7 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if err := takeStripes(t, w.stripes); err != nil {
 		return nil, err
 	}
-	if err := fleet.AddStripes(t, w.stripes); err != nil {
-		return nil, err
-	}
+	fleet.AddStripes(t, w.stripes)
 	if err := layExtents(t, w); err != nil {
 		return nil, err
 	}
@@ -65,9 +63,7 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if err := stampCommit(t, w); err != nil {
 		return nil, err
 	}
-	if err := watchLevel(t, w.i); err != nil {
-		return nil, err
-	}
+	watchLevel(t, w.i)
 	if err := names.RaiseGeneration(t, w.i); err != nil {
 		return nil, err
 	}
@@ -387,20 +383,12 @@ func judgeStripes(t *kvtx.Tx, w *commitWork) error {
 				here++ // it returns with its host, for example when a network partition ends
 			}
 		}
-		if here >= int(s.Scheme.K) {
-			continue
-		}
-		if refuse, err := t.Speaks(kvtx.LevelReadableCommits); err != nil {
-			return err
-		} else if refuse {
+		if here < int(s.Scheme.K) {
 			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service or may come back, and it takes %d to read it",
 				here, len(s.Chunks), s.Scheme.K)
 		}
 	}
-	if err := measure(t, w); err != nil {
-		return err
-	}
-	return nil
+	return measure(t, w)
 }
 
 // measure finds the least protection of the commit's stripes and queues repairs of stripes below
@@ -417,7 +405,7 @@ func measure(t *kvtx.Tx, w *commitWork) error {
 			return err
 		}
 		protects := h.Protects
-		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // below LevelMemory no chunk is only in memory
+		if alone, err := fleet.InOneMemory(&t.View, s); err != nil {
 			return err
 		} else if alone {
 			protects = 0
@@ -525,9 +513,6 @@ func displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget
 
 // createFirst creates the file for a commit that includes its creation.
 func createFirst(t *kvtx.Tx, op *wire.Commit) error {
-	if ok, err := t.Speaks(kvtx.LevelHolds); !ok || err != nil {
-		return err
-	}
 	if c := op.GetCreate(); c.GetInode() == 0 || c.GetInode() != op.GetInode() {
 		return kvtx.Fail(moraine.InvalidArgument, "commit", moraine.InodeID(op.GetInode()).String(), "it makes file %s", moraine.InodeID(c.GetInode()))
 	}

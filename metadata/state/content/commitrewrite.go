@@ -38,9 +38,6 @@ type rewrittenFile struct {
 // all, it fails.
 func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, error) {
 	const name = "commit rewrite"
-	if err := t.MustSpeak(name, kvtx.LevelRewrite); err != nil {
-		return nil, err
-	}
 	j, err := tier.HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_REWRITE)
 	if err != nil {
 		return nil, err
@@ -230,9 +227,7 @@ func swapIn(t *kvtx.Tx, all *commitWork, files ...*commitWork) error {
 	if err := takeStripes(t, all.stripes); err != nil {
 		return err
 	}
-	if err := fleet.AddStripes(t, all.stripes); err != nil {
-		return err
-	}
+	fleet.AddStripes(t, all.stripes)
 	for _, w := range files {
 		if err := layout.Overlay(t, w.i, w.extents); err != nil {
 			return err

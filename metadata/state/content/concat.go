@@ -11,13 +11,6 @@ import (
 
 // Concat builds a file from ranges of others: at once or by a job.
 func Concat(t *kvtx.Tx, op *wire.Concat) (*wire.MetaResponse, error) {
-	ok, err := t.Speaks(kvtx.LevelConcat)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, kvtx.Fail(moraine.Unimplemented, "concat", op.GetLink().GetName(), "the cluster's feature level does not have it: clone range by range")
-	}
 	i, err := contentFile(t, "concat", op.GetInode())
 	if err != nil {
 		return nil, err

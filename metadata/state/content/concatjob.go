@@ -95,9 +95,7 @@ func ConcatPiece(t *kvtx.Tx, j *record.Job, c *record.ConcatJob, limit int) erro
 			return err
 		}
 	}
-	if err := watchLevel(t, i); err != nil {
-		return err
-	}
+	watchLevel(t, i)
 	if err := names.RaiseGeneration(t, i); err != nil {
 		return err
 	}

@@ -41,20 +41,19 @@ func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 	if !w.i.Clean() && len(w.stripes) > 0 {
 		w.i.Level = min(w.i.Level, w.level)
 	}
-	if err := watchStaged(t, w); err != nil {
-		return nil, err
-	}
+	watchStaged(t, w)
 	tree.PutInode(t, w.i)
 	return commitReply(t, w)
 }
 
 // watchStaged adds a row for a file with staged chunks in memory. A file that is whole in an object
 // gets one too, for the time when that object is outdated.
-func watchStaged(t *kvtx.Tx, w *commitWork) error {
+func watchStaged(t *kvtx.Tx, w *commitWork) {
 	if w.level < moraine.NVMe {
-		return watch(t, w.i)
+		watch(t, w.i)
+		return
 	}
-	return watchLevel(t, w.i)
+	watchLevel(t, w.i)
 }
 
 // mayStage fails with Stale unless the ranges belong to the object, and the file has the

@@ -22,9 +22,6 @@ const MaxRewriteStripes = 64
 // CreateRewrite creates a job that rewrites stripes of a file; none if the file is gone.
 func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	const op = "create jobs"
-	if err := t.MustSpeak(op, kvtx.LevelRewrite); err != nil {
-		return nil, err
-	}
 	task := w.GetRewrite()
 	if len(task.GetFiles()) > 0 {
 		return createPack(t, w)

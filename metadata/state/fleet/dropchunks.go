@@ -17,9 +17,6 @@ const maxDropped = 256
 // requires a stripe number that was issued and whose stripe does not exist: under a future number a
 // client could write a chunk while the deletion is on its way.
 func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
-	if err := t.MustSpeak("drop chunks", kvtx.LevelDrops); err != nil {
-		return nil, err
-	}
 	if len(op.GetChunks()) > maxDropped {
 		return nil, kvtx.Fail(moraine.TooLarge, "drop chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxDropped)
 	}

@@ -62,11 +62,6 @@ func RepairQueue(v *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 	if err != nil {
 		return nil, from, err
 	}
-	if info, err := v.Cluster(); err != nil {
-		return nil, from, err
-	} else if info.FeatureLevel < kvtx.LevelUnrecoverable {
-		back = 0 // the item's wait does not show when it was tried
-	}
 	prefix := v.K.Table(record.TabRepair)
 	lo := prefix
 	if from.key != nil {

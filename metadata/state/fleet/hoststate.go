@@ -16,9 +16,6 @@ const maxMaintenance = 7 * 24 * 3600 * 1000
 // change to it, the command fails and changes none. The undo of a drain leaves devices that the
 // drain did not change. Repeating it changes nothing.
 func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
-	if err := mustSpeakHosts(t, "set host state"); err != nil {
-		return nil, err
-	}
 	h, err := host(&t.View, op.GetHost())
 	if err != nil {
 		return nil, err
@@ -67,9 +64,6 @@ func setStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 // leader has already checked the effect of its absence with the hosts that it named as away. If
 // other hosts are away by now it fails with Stale.
 func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, error) {
-	if err := mustSpeakHosts(t, "maintenance"); err != nil {
-		return nil, err
-	}
 	h, err := host(&t.View, op.GetHost())
 	switch {
 	case err != nil:
@@ -138,32 +132,15 @@ func backFromMaintenance(h *record.Host, w *wire.Host) {
 
 // wentElsewhere reports whether a host names a device as broken that another host has now. The disk
 // was carried there and the former host does not know yet. That host does not get it back.
-func wentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
-	if d.Host == "" || w.GetState() != record.DeviceOut {
-		return false, nil
-	}
-	return t.Speaks(kvtx.LevelHosts)
+func wentElsewhere(d *record.Device, w *wire.Device) bool {
+	return d.Host != "" && w.GetState() == record.DeviceOut
 }
 
 // distrust records that the leader takes a device out, or drains it, permanently. A restarted
 // server does not know that the disk lied or was slow, and would otherwise bring it back in. The
 // caller writes the device.
-func distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
-	if !op.GetKeep() || (d.State != record.DeviceOut && d.State != record.DeviceDraining) {
-		return nil
-	}
-	ok, err := t.Speaks(kvtx.LevelHosts)
-	if err == nil && ok {
+func distrust(d *record.Device, op *wire.SetDeviceState) {
+	if op.GetKeep() && (d.State == record.DeviceOut || d.State == record.DeviceDraining) {
 		d.Asked = d.State
 	}
-	return err
-}
-
-// mustSpeakHosts fails below LevelHosts.
-func mustSpeakHosts(t *kvtx.Tx, op string) error {
-	ok, err := t.Speaks(kvtx.LevelHosts)
-	if err == nil && !ok {
-		err = kvtx.Fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", kvtx.LevelHosts)
-	}
-	return err
 }

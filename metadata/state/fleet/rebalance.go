@@ -24,7 +24,8 @@ const (
 	maxRebalanceBytes     = 1 << 40
 )
 
-func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
+// RebalanceSettings returns the settings in force.
+func RebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
 	s := record.RebalanceSettings{BandPermille: defaultBand, BytesPerSecond: defaultRebalanceBytes}
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaRebalance))
 	if err != nil || !ok {
@@ -33,22 +34,9 @@ func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
 	return s, s.Decode(b)
 }
 
-// RebalanceSettings returns the settings in force; known is false below their feature level.
-func RebalanceSettings(v *kvtx.View) (s record.RebalanceSettings, known bool, err error) {
-	c, err := v.Cluster()
-	if err != nil {
-		return s, false, err
-	}
-	s, err = rebalanceSettings(v)
-	return s, c.FeatureLevel >= kvtx.LevelRebalance, err
-}
-
 // SetRebalance changes the given settings. Repeating it changes nothing.
 func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error) {
-	if err := t.MustSpeak("set rebalance", kvtx.LevelRebalance); err != nil {
-		return nil, err
-	}
-	s, err := rebalanceSettings(&t.View)
+	s, err := RebalanceSettings(&t.View)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +62,6 @@ func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error)
 // CreateRebalance creates a job for those of its stripes that are healthy and have no job, with the
 // intents that it names. A job without stripes is not created.
 func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
-	if err := t.MustSpeak("create jobs", kvtx.LevelRebalance); err != nil {
-		return nil, err
-	}
 	var claimed []stripeClaim
 	var intents []*wire.Intent
 	seen := make(map[uint64]bool)

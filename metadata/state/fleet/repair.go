@@ -17,12 +17,11 @@ import (
 const MaxRepairStripes = 32
 
 // repairPause returns how long an item waits after its last failure, in milliseconds.
-func repairPause(t *kvtx.Tx, i *record.RepairItem) (uint64, error) {
-	lasting, err := t.Speaks(kvtx.LevelUnrecoverable)
-	if err == nil && lasting && i.Lost() {
-		return record.BackoffTo(i.Tries, record.MaxLostBackoff), nil
+func repairPause(i *record.RepairItem) uint64 {
+	if i.Lost() {
+		return record.BackoffTo(i.Tries, record.MaxLostBackoff)
 	}
-	return jobs.Backoff(i.Tries), err
+	return jobs.Backoff(i.Tries)
 }
 
 // RepairOf returns a stripe's queue item; nil if there is none.
@@ -119,12 +118,7 @@ func queueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	}
 	item.Spare = h.spare()
 	if old != nil && old.Lost() && !h.lost {
-		// Earlier failed tries no longer delay it.
-		if ok, err := t.Speaks(kvtx.LevelUnrecoverable); err != nil {
-			return err
-		} else if ok {
-			item.Tries, item.After = 0, 0
-		}
+		item.Tries, item.After = 0, 0 // failed tries no longer delay it
 	}
 	if old == nil || *old != item {
 		putRepair(t, old, &item)
@@ -170,11 +164,7 @@ func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 		item.Job = 0
 		if failed {
 			item.Tries++
-			pause, err := repairPause(t, &item)
-			if err != nil {
-				return err
-			}
-			item.After = t.ClusterTime() + pause
+			item.After = t.ClusterTime() + repairPause(&item)
 		}
 		putRepair(t, old, &item)
 		if err := QueueRepair(t, s, 0); err != nil {
@@ -338,9 +328,6 @@ func foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if t.Scope.Root == t.K.Top() {
 		return false, nil
 	}
-	if ok, err := t.Speaks(kvtx.LevelUnrecoverable); err != nil || !ok {
-		return false, err
-	}
 	s, err := Stripe(&t.View, moraine.StripeID(w.GetStripe()))
 	if err != nil || s == nil {
 		return false, err
@@ -354,9 +341,6 @@ func foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 func outdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if !w.GetAtVersion() {
 		return false, nil
-	}
-	if ok, err := t.Speaks(kvtx.LevelReportedAt); err != nil || !ok {
-		return false, err
 	}
 	s, err := Stripe(&t.View, moraine.StripeID(w.GetStripe()))
 	return s == nil || s.Version != moraine.LayoutVersion(w.GetVersion()), err

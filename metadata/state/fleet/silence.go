@@ -9,17 +9,11 @@ import (
 
 // noteSilence records that a device was draining, and why, when the leader takes it out for its
 // host's silence. Any other change deletes that record. The caller writes the device.
-func noteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+func noteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) {
 	d.Was = ""
-	if t.Caller.GetRole() == kvtx.RoleAdmin || d.State != record.DeviceDraining || op.GetState() != record.DeviceOut || op.GetReason() != record.ReasonSilent {
-		return nil
-	}
-	ok, err := t.Speaks(kvtx.LevelSilentDrains)
-	if err == nil && ok {
-		// Clusters of earlier builds have draining devices without a recorded request.
+	if t.Caller.GetRole() != kvtx.RoleAdmin && d.State == record.DeviceDraining && op.GetState() == record.DeviceOut && op.GetReason() == record.ReasonSilent {
 		d.Asked, d.Was = record.DeviceDraining, d.Reason
 	}
-	return err
 }
 
 // backFromSilence continues the drain of a device whose host returned. A device that an
@@ -27,9 +21,6 @@ func noteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 func backFromSilence(t *kvtx.Tx, d *record.Device) error {
 	if !d.DrainsOn() {
 		return nil
-	}
-	if ok, err := t.Speaks(kvtx.LevelSilentDrains); err != nil || !ok {
-		return err
 	}
 	back, why := d.ComesBack()
 	d.State, d.Reason, d.Was = back, why, ""

@@ -17,9 +17,6 @@ func JobOwner(t *kvtx.Tx, op string) (moraine.SessionID, error) {
 	if t.Session == nil {
 		return 0, nil
 	}
-	if ok, err := t.Speaks(kvtx.LevelJobOwners); err != nil || !ok {
-		return 0, err
-	}
 	n, err := owned(&t.View, t.Session.Id)
 	if err == nil && n >= MaxSessionJobs {
 		err = kvtx.Fail(moraine.Busy, op, t.Session.Id.String(), "the session has %d jobs under way, %d at most: wait until some have ended (`moraine job ls`)", n, MaxSessionJobs)

@@ -146,14 +146,8 @@ func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 
 // MustHold fails if the caller is a node other than the one that leased j.
 func MustHold(t *kvtx.Tx, op string, j *record.Job) error {
-	checked, err := t.Speaks(kvtx.LevelJobLeases)
-	if err == nil && checked && !Holds(t, j) {
-		err = kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
+	if t.Caller.GetRole() == kvtx.RoleChunkserver && t.Caller.GetNode() != j.Holder {
+		return kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
 	}
-	return err
-}
-
-// Holds reports whether the caller is the last holder of the job, or may act for it.
-func Holds(t *kvtx.Tx, j *record.Job) bool {
-	return t.Caller.GetRole() != kvtx.RoleChunkserver || t.Caller.GetNode() == j.Holder
+	return nil
 }

@@ -31,17 +31,8 @@ func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 	if op.GetBucket() == "" {
 		kinds = slices.DeleteFunc(slices.Clone(kinds), record.OfTier)
 	}
-	look := func(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
-		return jobs.ReadyJobs(&t.View, kinds, now, limit)
-	}
-	if shares, err := t.Speaks(kvtx.LevelJobLeases); err != nil {
-		return nil, err
-	} else if shares {
-		look, kinds = func(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
-			return sharedJobs(&t.View, kinds, now, limit)
-		}, shuffled(kinds, t.Count[record.CCommands])
-	}
-	ready, err := look(kinds, t.ClusterTime(), int(min(max(op.GetMax(), 1), record.MaxLeaseJobs)))
+	kinds = shuffled(kinds, t.Count[record.CCommands])
+	ready, err := sharedJobs(&t.View, kinds, t.ClusterTime(), int(min(max(op.GetMax(), 1), record.MaxLeaseJobs)))
 	if err != nil {
 		return nil, err
 	}

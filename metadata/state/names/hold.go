@@ -6,7 +6,6 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
-	"google.golang.org/protobuf/proto"
 )
 
 // takeNumber marks an inode number of the session as used. It fails with Stale if the number is not
@@ -43,18 +42,4 @@ func existingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaRespons
 		return nil, err
 	}
 	return tree.EntryReply(i), nil
-}
-
-// known returns the create as the present feature level defines it. Below LevelHolds a build that
-// applies it may not know given numbers, so this build ignores them too.
-func known(t *kvtx.Tx, op *wire.Create) (*wire.Create, error) {
-	if op.GetInode() == 0 {
-		return op, nil
-	}
-	if ok, err := t.Speaks(kvtx.LevelHolds); ok || err != nil {
-		return op, err
-	}
-	op = proto.CloneOf(op)
-	op.Inode = 0
-	return op, nil
 }

@@ -93,10 +93,6 @@ func changed(t *kvtx.Tx, dir *record.Inode) {
 
 // Create creates a file, a directory or a symbolic link.
 func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
-	op, err := known(t, op)
-	if err != nil {
-		return nil, err
-	}
 	if err := checkCreate(op); err != nil {
 		return nil, err
 	}

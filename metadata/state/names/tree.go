@@ -39,13 +39,7 @@ const RemoveBudget = layout.DiscardBudget - 64
 // RunRemoveTree removes about limit records for a job of DropTree. It empties one detached
 // directory at a time. It detaches each directory that it finds, so that depth does not matter.
 func RunRemoveTree(t *kvtx.Tx, job moraine.JobID, limit int) (n int, finished bool, err error) {
-	whole, err := t.Speaks(kvtx.LevelWholeFiles)
-	if err != nil {
-		return 0, false, err
-	}
-	if whole {
-		limit = min(limit, RemoveBudget)
-	}
+	limit = min(limit, RemoveBudget)
 	before := len(t.Order)
 	for len(t.Order)-before < limit {
 		keys, err := t.KeysUnder(t.K.DetachedOf(job), 1)

@@ -2,22 +2,18 @@ package record
 
 import "encoding/binary"
 
-// sessionAnswers is the version of a session record that contains one answer. Most clients wait for
-// an answer before the next request, so a key for each answer would be written by one command and
-// deleted by the next.
+// sessionHead is the size of what precedes the fields of a session record, in bytes. The record
+// contains one answer. Most clients wait for an answer before the next request, so a key for each
+// answer would be written by one command and deleted by the next.
 //
 //	version | length of the fields up to the answer (32 bits) | ... | answer, with its length
-const sessionAnswers = 3
-
-// sessionHead is the size of what precedes the fields of such a record, in bytes.
 const sessionHead = 1 + 4
 
 // answers says where a session's kept answers are.
 type answers struct {
-	Inside bool   // the record has one answer; otherwise each has a key of its own
 	Number uint64 // number of the request answered in the record; 0 if none
 	Answer []byte // an encoded MetaResponse
-	Apart  uint64 // number of answers with a key, if Inside is set
+	Apart  uint64 // number of answers with a key of their own
 }
 
 // Encode appends the answer to b, the session record with all its other fields.
@@ -44,7 +40,7 @@ func (d *Dec) decodeAnswer(n int) []byte {
 
 // withoutAnswer returns a session record without its answer.
 func withoutAnswer(record []byte) []byte {
-	if len(record) < sessionHead || record[0] != sessionAnswers {
+	if len(record) < sessionHead {
 		return record
 	}
 	n := sessionHead + int(binary.LittleEndian.Uint32(record[1:]))

@@ -59,13 +59,13 @@ var codecs = append([]codec{
 		return s.Encode(), err
 	}},
 	{"session-principal", (&Session{Node: "c1", Principal: Principal{1, 2, 3}, Role: "client", Root: moraine.RootInode, Scope: "/a", Nonce: bytes.Repeat([]byte{7}, 16), Opened: 99, AckedBelow: 1000, Leases: true,
-		answers: answers{Inside: true, Number: 1001, Answer: []byte("answer"), Apart: 2}}).Encode(), func(b []byte) ([]byte, error) {
+		answers: answers{Number: 1001, Answer: []byte("answer"), Apart: 2}}).Encode(), func(b []byte) ([]byte, error) {
 		var s Session
 		err := s.Decode(b)
 		return s.Encode(), err
 	}},
 	{"session-answer", (&Session{Node: "c1", Role: "client", Root: moraine.RootInode, Scope: "/a", ReadOnly: true, Nonce: bytes.Repeat([]byte{7}, 16), Opened: 99, AckedBelow: 1000, Leases: true,
-		answers: answers{Inside: true, Number: 1003, Answer: []byte("an answer"), Apart: 2}}).Encode(), func(b []byte) ([]byte, error) {
+		answers: answers{Number: 1003, Answer: []byte("an answer"), Apart: 2}}).Encode(), func(b []byte) ([]byte, error) {
 		var s Session
 		err := s.Decode(b)
 		return s.Encode(), err
@@ -225,7 +225,7 @@ func TestSum(t *testing.T) {
 		t.Error("the sum depends on the encoding of an answer")
 	}
 	with := func(number uint64, answer string) []byte {
-		return (&Session{Node: "c1", AckedBelow: 7, answers: answers{Inside: true, Number: number, Answer: []byte(answer)}}).Encode()
+		return (&Session{Node: "c1", AckedBelow: 7, answers: answers{Number: number, Answer: []byte(answer)}}).Encode()
 	}
 	key = append([]byte{0, 0, TabSession}, make([]byte, 8)...)
 	if pairHash(key, with(7, "x")) != pairHash(key, with(7, "longer")) {

@@ -22,8 +22,7 @@ type RepairItem struct {
 // Lost reports whether too few chunks of the stripe are left to read it.
 func (i *RepairItem) Lost() bool { return i.Spare == LostSpare }
 
-// failedAt returns when the last job failed to rebuild a lost stripe, in cluster time. It is valid
-// from LevelUnrecoverable on.
+// failedAt returns when the last job failed to rebuild a lost stripe, in cluster time.
 func (i *RepairItem) failedAt() uint64 {
 	return i.After - min(i.After, BackoffTo(i.Tries, MaxLostBackoff))
 }

@@ -30,20 +30,10 @@ type Session struct {
 
 const SessionVersion = 1
 
-// sessionLeases is the version of a session record with the Leases flag.
-const sessionLeases = 2
-
 // Encode returns the stored value.
 func (s *Session) Encode() []byte {
 	b := make([]byte, 0, 96+len(s.Node)+len(s.Scope)+len(s.Answer))
-	switch {
-	case s.Inside:
-		b = append(b, sessionAnswers, 0, 0, 0, 0)
-	case s.Leases:
-		b = append(b, sessionLeases)
-	default:
-		b = append(b, SessionVersion)
-	}
+	b = append(b, SessionVersion, 0, 0, 0, 0) // the length follows
 	b = PutUvarint(b, s.AckedBelow)
 	b = PutString(b, s.Node)
 	b = PutString(b, s.Role)
@@ -53,26 +43,18 @@ func (s *Session) Encode() []byte {
 	b = putBool(b, s.Squash)
 	b = PutBytes(b, s.Nonce)
 	b = PutUvarint(b, s.Opened)
-	if s.Inside {
-		b = PutUvarint(PutUvarint(putBool(b, s.Leases), s.Number), s.Apart)
-	}
+	b = PutUvarint(PutUvarint(putBool(b, s.Leases), s.Number), s.Apart)
 	if s.Principal != (Principal{}) {
 		b = append(b, s.Principal[:]...)
 	}
-	if s.Inside {
-		b = s.answers.Encode(b)
-	}
-	return b
+	return s.answers.Encode(b)
 }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *Session) Decode(b []byte) error {
 	d := Dec{B: b}
-	version := d.Version(sessionAnswers)
-	s.Leases = version == sessionLeases
-	if s.Inside = version == sessionAnswers; s.Inside {
-		s.Answer = d.decodeAnswer(int(d.fixed32()))
-	}
+	d.Version(SessionVersion)
+	s.Answer = d.decodeAnswer(int(d.fixed32()))
 	s.AckedBelow = d.Uvarint()
 	s.Node = d.string()
 	s.Role = d.string()
@@ -82,10 +64,8 @@ func (s *Session) Decode(b []byte) error {
 	s.Squash = d.bool()
 	s.Nonce = d.bytes()
 	s.Opened = d.Uvarint()
-	if s.Inside {
-		s.Leases = d.bool()
-		s.Number, s.Apart = d.Uvarint(), d.Uvarint()
-	}
+	s.Leases = d.bool()
+	s.Number, s.Apart = d.Uvarint(), d.Uvarint()
 	if len(d.B) > 0 {
 		if s.Principal = d.bytes16(); d.Err == nil && s.Principal == (Principal{}) {
 			d.fail(errors.New("a principal that is zero is not written"))

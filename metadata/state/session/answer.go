@@ -11,9 +11,9 @@ import (
 // answered returns the kept answer of a session's request, encoded.
 func answered(v *kvtx.View, s *record.Session, number uint64) ([]byte, bool, error) {
 	switch {
-	case s.Inside && s.Number == number:
+	case s.Number == number:
 		return s.Answer, true, nil
-	case s.Inside && s.Apart == 0:
+	case s.Apart == 0:
 		return nil, false, nil
 	}
 	return v.R.Get(v.K.Answer(s.Id, number))
@@ -49,18 +49,13 @@ func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest,
 		}
 	}
 	// Admit found no answer, and the command wrote none.
-	switch {
-	case s.Inside && s.Number == 0:
+	if s.Number == 0 {
 		s.Number, s.Answer = req.GetNumber(), b
-	case s.Inside:
+	} else {
 		s.Apart++
-		fallthrough
-	default:
 		t.Insert(t.K.Answer(s.Id, req.GetNumber()), b)
 	}
-	if s.Inside || acked > oldAcked {
-		t.Put(t.K.Session(s.Id), s.Encode())
-	}
+	t.Put(t.K.Session(s.Id), s.Encode())
 	return AbandonNumbers(t, s, req)
 }
 
@@ -88,10 +83,8 @@ func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error 
 			}
 		}
 		t.Insert(t.K.Answer(s.Id, n), b)
-		if s.Inside {
-			s.Apart++
-			t.Put(t.K.Session(s.Id), s.Encode())
-		}
+		s.Apart++
+		t.Put(t.K.Session(s.Id), s.Encode())
 	}
 	return nil
 }
@@ -99,11 +92,11 @@ func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error 
 // forget deletes the answers of the numbers from oldAcked up to, not including, acked.
 func forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 	s.AckedBelow = acked
-	if s.Inside && s.Number < acked {
+	if s.Number < acked {
 		s.Number, s.Answer = 0, nil
 	}
 	for n := max(oldAcked, 1); n < min(acked, oldAcked+AnswerWindow+1); n++ {
-		if s.Inside && s.Apart == 0 {
+		if s.Apart == 0 {
 			return nil
 		}
 		key := t.K.Answer(s.Id, n)
@@ -113,9 +106,7 @@ func forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 		}
 		if ok {
 			t.Del(key)
-			if s.Inside {
-				s.Apart--
-			}
+			s.Apart--
 		}
 	}
 	return nil

@@ -63,12 +63,7 @@ func RefusedByLease(t *kvtx.Tx) *wire.MetaResponse {
 // HoldDirectory gives the session the exclusive lease on a directory, and inode numbers. The change
 // Taken makes all other clients drop their cache of the directory.
 func HoldDirectory(t *kvtx.Tx, op *wire.Hold) (*wire.MetaResponse, error) {
-	switch ok, err := t.Speaks(kvtx.LevelHolds); {
-	case err != nil:
-		return nil, err
-	case !ok:
-		return nil, kvtx.Fail(moraine.Unimplemented, "hold", "", "the cluster's feature level does not have it")
-	case op.GetNumbers() > maxNumbers:
+	if op.GetNumbers() > maxNumbers {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "hold", "", "%d numbers; %d at most", op.GetNumbers(), maxNumbers)
 	}
 	reply := &wire.HoldReply{Squash: t.Scope.Squash}

@@ -33,16 +33,8 @@ func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
 	if o := ops.Of(req); !partition && (req.GetRoutingEpoch() == 0 || o != nil && o.Routing == wire.Operation_ANY_EPOCH) {
 		return nil
 	}
-	ok, err := t.Speaks(kvtx.LevelRouting)
-	switch {
-	case err != nil:
-		return err
-	case partition && !ok:
-		return kvtx.Fail(moraine.CrossPartition, "apply", "", "partition %d is not served here", req.GetPartition())
-	case partition:
+	if partition {
 		return kvtx.Fail(moraine.Misrouted, "apply", "", "partition %d is not served here", req.GetPartition())
-	case !ok:
-		return nil
 	}
 	epoch, err := routingEpoch(&t.View)
 	if err == nil && req.GetRoutingEpoch() != epoch {
@@ -57,10 +49,6 @@ func Crosses(t *kvtx.Tx, req *wire.MetaRequest) error {
 	named := tied(req)
 	if !slices.ContainsFunc(named, func(id uint64) bool { return id != 0 && moraine.ID(id).Partition() != t.K.P }) {
 		return nil
-	}
-	ok, err := t.Speaks(kvtx.LevelRouting)
-	if err != nil || !ok {
-		return err
 	}
 	return kvtx.Fail(moraine.CrossPartition, "apply", "", "what it names is in two partitions: copy it instead")
 }
@@ -93,13 +81,6 @@ func tied(req *wire.MetaRequest) (named []uint64) {
 
 // RaiseRouting begins the next epoch. Retrying the request changes nothing.
 func RaiseRouting(t *kvtx.Tx, op *wire.RaiseRouting) (*wire.MetaResponse, error) {
-	ok, err := t.Speaks(kvtx.LevelRouting)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, kvtx.Fail(moraine.Unimplemented, "raise routing", "", "the cluster's feature level does not have it")
-	}
 	epoch, err := routingEpoch(&t.View)
 	switch {
 	case err != nil:

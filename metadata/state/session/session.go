@@ -94,16 +94,7 @@ func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	t.Next(record.CSession)
 	s := &record.Session{Id: id, Node: op.GetNode(), Principal: record.PrincipalOf(t.Caller), Role: op.GetRole(), Root: root, Scope: op.GetScope(),
 		ReadOnly: op.GetReadOnly() || t.Caller.GetReadOnly(), Squash: op.GetSquash() || t.Caller.GetSquash(), Nonce: slices.Clone(op.GetNonce()), Opened: t.ClusterTime(),
-		AckedBelow: 1}
-	speaks, err := t.Speaks(kvtx.LevelCaches)
-	if err != nil {
-		return nil, err
-	}
-	s.Leases = speaks && op.GetLeases()
-	if s.Inside, err = t.Speaks(kvtx.LevelAnswers); err != nil {
-		return nil, err
-	}
-	s.Inside = s.Inside && op.GetKeepsAnswer()
+		AckedBelow: 1, Leases: op.GetLeases()}
 	t.Insert(t.K.Session(s.Id), s.Encode())
 	t.Put(t.K.SessionNonce(s.Nonce), record.EncodeNonce(s.Id))
 	t.Count[record.CSessions]++

@@ -88,10 +88,7 @@ func outdated(t *kvtx.Tx, o *record.Object, i *record.Inode) (bool, error) {
 		return false, nil
 	}
 	newest, err := layout.MustObject(&t.View, i.Object)
-	if err != nil || newest.At == o.At { // the upload overwrites its bytes
-		return false, err
-	}
-	return t.Speaks(kvtx.LevelNewest)
+	return err == nil && newest.At != o.At, err // at the same key the upload overwrites its bytes
 }
 
 func objectReply(o *record.Object) *wire.MetaResponse {

@@ -148,10 +148,7 @@ func queueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
 // rename, and waits for its move.
 func counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
 	child, err := moveOf(&t.View, i.Id, j.Moves)
-	if err != nil || child == nil || child.Parent != j.Id {
-		return false, err
-	}
-	return t.Speaks(kvtx.LevelNewest)
+	return err == nil && child != nil && child.Parent == j.Id, err
 }
 
 // treeListed ends a tree's job after its last directory, or makes it wait for the jobs that it

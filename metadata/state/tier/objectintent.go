@@ -26,9 +26,6 @@ func HeldMove(t *kvtx.Tx, op string, id, epoch uint64, kinds ...wire.JobKind) (*
 	if err != nil {
 		return nil, err
 	}
-	if !jobs.Holds(t, j) { // checked at every feature level
-		return nil, kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
-	}
 	for _, k := range kinds {
 		if j.Kind == k {
 			return j, nil

@@ -53,39 +53,29 @@ func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.U
 }
 
 // quotaNames returns the names of the directory in a quota error: as the reference, which clients
-// replace by their own path, and in the text. From LevelQuotaNames on the text has the path as the
-// session writes it. Answers are part of the state, so servers of two builds must word them
-// identically.
+// replace by their own path, and in the text. The text has the path as the session
+// writes it.
 func quotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
-	names, err := t.Speaks(kvtx.LevelQuotaNames)
-	if err != nil {
-		return "", "", err
-	}
 	dir, err := tree.ReadInode(&t.View, id)
 	if err != nil {
 		return "", "", err
 	}
 	sc := kvtx.Scope{Root: t.K.Top()}
-	if names && t.Scope.Root != 0 { // a job has no session
+	if t.Scope.Root != 0 { // a job has no session
 		sc = t.Scope
 	}
 	path, ok, err := pathIn(&t.View, sc, dir)
 	if err != nil {
 		return "", "", err
 	}
-	if names {
-		switch in, err := tree.InScope(&t.View, sc, dir); {
-		case err != nil:
-			return "", "", err
-		case !in:
-			return "", "a directory above the session's", nil
-		}
+	switch in, err := tree.InScope(&t.View, sc, dir); {
+	case err != nil:
+		return "", "", err
+	case !in:
+		return "", "a directory above the session's", nil
 	}
 	if !ok {
 		path = id.String()
-	}
-	if !names {
-		return path, "it", nil
 	}
 	return path, path, nil
 }
@@ -115,10 +105,6 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 	}
 	q := record.Quota{Bytes: op.GetBytes(), Inodes: op.GetInodes()}
 	switch {
-	case s.Live == 0 && s.Building != 0:
-		return nil, kvtx.Fail(moraine.Busy, "set quota", dir.Id.String(), "what is in the cluster is being counted for the first time (moraine job ls): try again when that is done")
-	case s.Live == 0:
-		return nil, kvtx.Fail(moraine.Unavailable, "set quota", dir.Id.String(), "nothing is counted at the cluster's feature level")
 	case q.Bytes > maxQuotaBytes || q.Inodes > maxQuotaBytes:
 		return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "%d at most", int64(maxQuotaBytes))
 	}
@@ -170,9 +156,6 @@ func ReadUsage(v *kvtx.View, sc kvtx.Scope, op *wire.GetUsage) (*wire.MetaRespon
 	s, err := UsageState(v)
 	if err != nil {
 		return nil, err
-	}
-	if s.Live == 0 {
-		return nil, kvtx.Fail(moraine.Unavailable, "usage", i.Id.String(), "nothing is counted yet: the cluster's feature level has none, or the first count is under way (moraine job ls)")
 	}
 	at := i.Id
 	if i.Typ != record.TypeDirectory {

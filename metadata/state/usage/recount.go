@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// UsageState returns the singleton; all zero if nothing is counted.
+// UsageState returns the singleton.
 func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	s := &record.UsageState{}
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaUsage))
@@ -25,31 +25,11 @@ func UsageState(v *kvtx.View) (*record.UsageState, error) {
 // putUsageState writes the singleton.
 func putUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
 
-// StartCounting starts the counts when the feature level reaches them. In an empty cluster there is
-// nothing to recount: later commands count everything.
-func StartCounting(t *kvtx.Tx) error {
-	s, err := UsageState(&t.View)
-	if err != nil || s.Live != 0 || s.Building != 0 {
-		return err
-	}
-	if t.Count[record.CInodes] <= 1 {
-		s.Live = 1
-		putUsageState(t, s)
-		return nil
-	}
-	_, err = startRecount(t, s)
-	return err
-}
+// StartCounting starts the counts of a new cluster.
+func StartCounting(t *kvtx.Tx) { putUsageState(t, &record.UsageState{Live: 1}) }
 
 // BeginRecount starts a recount, or finds the one in progress.
 func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
-	ok, err := t.Speaks(kvtx.LevelUsage)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, kvtx.Fail(moraine.Unavailable, "recount", "", "nothing is counted at the cluster's feature level")
-	}
 	s, err := UsageState(&t.View)
 	if err != nil {
 		return nil, err
@@ -164,9 +144,6 @@ func compareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	var ids []moraine.InodeID
 	next := ^moraine.InodeID(0) // both columns have been read up to here
 	for _, column := range [2]uint8{s.Live, s.Building} {
-		if s.Live == 0 {
-			break // the first recount has no old column to compare
-		}
 		n := 0
 		err := t.Scan(t.K.Usage(column, last+1), kvtx.PrefixEnd(t.K.UsageColumn(column)), func(key, _ []byte) bool {
 			id := moraine.InodeID(record.LastU64(key))
@@ -212,9 +189,6 @@ func compareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 
 // dropColumn deletes the next counts of the old column.
 func dropColumn(t *kvtx.Tx, s *record.UsageState, limit int) error {
-	if s.Dropping == 0 {
-		return nil
-	}
 	limit = max(limit, 1)
 	keys, err := t.KeysUnder(t.K.UsageColumn(s.Dropping), limit)
 	if err != nil {

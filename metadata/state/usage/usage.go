@@ -131,20 +131,18 @@ func ApplyUsage(t *kvtx.Tx) error {
 		return err
 	}
 	s, err := kvtx.Look[record.UsageState](&t.View, t.K.Meta(record.MetaUsage))
-	if err != nil || s == nil || s.Live == 0 && s.Building == 0 {
+	if err != nil || s == nil { // Init writes it
 		return err
 	}
-	if s.Live != 0 {
-		if err := applyColumn(t, s.Live, changes, ^moraine.InodeID(0)); err != nil {
-			return err
-		}
+	if err := applyColumn(t, s.Live, changes, ^moraine.InodeID(0)); err != nil {
+		return err
 	}
 	if s.Building != 0 {
 		if err := applyColumn(t, s.Building, changes, s.Counted); err != nil {
 			return err
 		}
 	}
-	if s.Live == 0 || s.Quotas == 0 || t.IgnoresQuota {
+	if s.Quotas == 0 || t.IgnoresQuota {
 		return nil
 	}
 	return holdQuotas(t, s)
