@@ -26,15 +26,19 @@ type BadObject struct {
 }
 
 // Encode returns the stored value.
-func (b *BadObject) Encode() []byte {
-	out := append(newValue(badObjectVersion, 32), byte(b.State))
-	return PutString(PutUvarint(PutUvarint(out, b.Offset), b.Since), b.Text)
-}
+func (b *BadObject) Encode() []byte { return b.fields(encoder(32 + len(b.Text))).B }
 
 // DecodeBadObject decodes a row of the table of bad objects.
 func DecodeBadObject(value []byte) (*BadObject, error) {
-	d := Dec{B: value}
-	d.Version(badObjectVersion)
-	b := &BadObject{State: wire.ObjectState(d.Byte()), Offset: d.Uvarint(), Since: d.Uvarint(), Text: d.string()}
-	return b, d.End("bad object")
+	b := &BadObject{}
+	return b, b.fields(decoder(value)).End("bad object")
+}
+
+func (b *BadObject) fields(c *codec) *codec {
+	c.version(badObjectVersion)
+	oneByte(c, &b.State)
+	uvarint(c, &b.Offset)
+	uvarint(c, &b.Since)
+	c.string(&b.Text)
+	return c
 }

@@ -25,20 +25,21 @@ type TreeClone struct {
 const treeCloneVersion = 1
 
 // Encode returns the stored value.
-func (c *TreeClone) Encode() []byte {
-	b := PutFixed64(PutFixed64([]byte{treeCloneVersion}, uint64(c.Top)), uint64(c.Parent))
-	b = PutFixed64(PutFixed64(PutString(b, c.Name), uint64(c.From)), uint64(c.Into))
-	return PutUvarint(PutFixed64(b, uint64(c.Generation)), uint64(c.UpTo))
-}
+func (t *TreeClone) Encode() []byte { return t.fields(encoder(64 + len(t.Name))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (c *TreeClone) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(treeCloneVersion)
-	c.Top, c.Parent, c.Name = moraine.InodeID(d.Fixed64()), moraine.InodeID(d.Fixed64()), d.string()
-	c.From, c.Into = moraine.InodeID(d.Fixed64()), moraine.InodeID(d.Fixed64())
-	c.Generation, c.UpTo = moraine.Generation(d.Fixed64()), int64(d.Uvarint())
-	return d.End("clone of a tree")
+func (t *TreeClone) Decode(b []byte) error { return t.fields(decoder(b)).End("clone of a tree") }
+
+func (t *TreeClone) fields(c *codec) *codec {
+	c.version(treeCloneVersion)
+	fixed64(c, &t.Top)
+	fixed64(c, &t.Parent)
+	c.string(&t.Name)
+	fixed64(c, &t.From)
+	fixed64(c, &t.Into)
+	fixed64(c, &t.Generation)
+	uvarint(c, &t.UpTo)
+	return c
 }
 
 // ClonedDir is the row of a source directory that the job has not finished.
@@ -48,14 +49,14 @@ type ClonedDir struct {
 }
 
 // Encode returns the stored value.
-func (c *ClonedDir) Encode() []byte {
-	return PutString(PutFixed64([]byte{treeCloneVersion}, uint64(c.Into)), c.Last)
-}
+func (d *ClonedDir) Encode() []byte { return d.fields(encoder(16 + len(d.Last))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (c *ClonedDir) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(treeCloneVersion)
-	c.Into, c.Last = moraine.InodeID(d.Fixed64()), d.string()
-	return d.End("directory of a clone")
+func (d *ClonedDir) Decode(b []byte) error { return d.fields(decoder(b)).End("directory of a clone") }
+
+func (d *ClonedDir) fields(c *codec) *codec {
+	c.version(treeCloneVersion)
+	fixed64(c, &d.Into)
+	c.string(&d.Last)
+	return c
 }

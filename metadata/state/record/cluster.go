@@ -1,8 +1,6 @@
 package record
 
 import (
-	"encoding/binary"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -17,52 +15,52 @@ type Cluster struct {
 const clusterVersion = 1
 
 // Encode returns the stored value.
-func (c *Cluster) Encode() []byte {
-	b := append([]byte{clusterVersion}, c.Uuid[:]...)
-	b = PutUvarint(b, uint64(c.Incarnation))
-	return PutUvarint(b, c.FeatureLevel)
-}
+func (s *Cluster) Encode() []byte { return s.fields(encoder(32)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (c *Cluster) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(clusterVersion)
-	for i := range c.Uuid {
-		c.Uuid[i] = d.Byte()
-	}
-	c.Incarnation = moraine.Incarnation(d.u8())
-	c.FeatureLevel = d.Uvarint()
-	return d.End("cluster")
+func (s *Cluster) Decode(b []byte) error { return s.fields(decoder(b)).End("cluster") }
+
+func (s *Cluster) fields(c *codec) *codec {
+	c.version(clusterVersion)
+	c.array(s.Uuid[:])
+	uvarint(c, &s.Incarnation)
+	uvarint(c, &s.FeatureLevel)
+	return c
 }
 
 const signingKeyVersion = 1
 
 // EncodeSigningKey returns the stored value of a signing key.
-func EncodeSigningKey(key *wire.SigningKey) []byte {
-	return PutBytes(PutBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
-}
+func EncodeSigningKey(key *wire.SigningKey) []byte { return signingKeyFields(encoder(128), key).B }
 
 // DecodeSigningKey decodes a signing key; id comes from its key.
 func DecodeSigningKey(id uint64, b []byte) (*wire.SigningKey, error) {
-	d := Dec{B: b}
-	d.Version(signingKeyVersion)
-	key := &wire.SigningKey{Id: id, PublicKey: d.bytes(), Sealed: d.bytes()}
-	return key, d.End("signing key")
+	key := &wire.SigningKey{Id: id}
+	return key, signingKeyFields(decoder(b), key).End("signing key")
+}
+
+func signingKeyFields(c *codec, key *wire.SigningKey) *codec {
+	c.version(signingKeyVersion)
+	c.bytes(&key.PublicKey)
+	c.bytes(&key.Sealed)
+	return c
 }
 
 const memberVersion = 1
 
 // EncodeMember returns the stored value of a metadata server's directory.
-func EncodeMember(dir moraine.UUID) []byte { return append([]byte{memberVersion}, dir[:]...) }
+func EncodeMember(dir moraine.UUID) []byte { return memberFields(encoder(17), &dir).B }
 
 // DecodeMember decodes the directory of a metadata server. known is always true.
 func DecodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
-	d := Dec{B: b}
-	d.Version(memberVersion)
-	for i := range dir {
-		dir[i] = d.Byte()
-	}
-	return dir, true, d.End("member")
+	err = memberFields(decoder(b), &dir).End("member")
+	return dir, true, err
+}
+
+func memberFields(c *codec, dir *moraine.UUID) *codec {
+	c.version(memberVersion)
+	c.array(dir[:])
+	return c
 }
 
 // The routing says which partition has what. Its epoch grows with every change. When a mutation is
@@ -73,14 +71,11 @@ func DecodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 const routingVersion = 1
 
 // EncodeRouting returns the stored value of the routing epoch.
-func EncodeRouting(epoch uint64) []byte { return PutUvarint([]byte{routingVersion}, epoch) }
+func EncodeRouting(epoch uint64) []byte { return encodeNumber(routingVersion, epoch) }
 
 // DecodeRouting decodes the routing epoch.
 func DecodeRouting(b []byte) (uint64, error) {
-	d := Dec{B: b}
-	d.Version(routingVersion)
-	epoch := d.Uvarint()
-	return epoch, d.End("routing")
+	return decodeNumber[uint64](routingVersion, b, "routing")
 }
 
 const revocationVersion = 1
@@ -93,20 +88,12 @@ const (
 )
 
 // EncodeRevocation returns the stored value of a revocation.
-func EncodeRevocation(w *wire.Revocation) []byte {
-	b := PutString([]byte{revocationVersion}, w.GetNode())
-	b = PutString(b, w.GetRole())
-	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetIssuedUntil()))
-	return binary.LittleEndian.AppendUint64(b, uint64(w.GetAt()))
-}
+func EncodeRevocation(w *wire.Revocation) []byte { return revocationFields(encoder(64), w).B }
 
 // DecodeRevocation decodes a row of revocations; prefix is the length of the table's key prefix.
 func DecodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
-	d := Dec{B: value}
-	d.Version(revocationVersion)
-	w := &wire.Revocation{Node: d.string(), Role: d.string()}
-	w.IssuedUntil, w.At = int64(d.Fixed64()), int64(d.Fixed64())
-	if err := d.End("revocation"); err != nil {
+	w := &wire.Revocation{}
+	if err := revocationFields(decoder(value), w).End("revocation"); err != nil {
 		return nil, err
 	}
 	switch kind, rest := key[prefix], key[prefix+1:]; kind {
@@ -116,6 +103,15 @@ func DecodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
 		w.Serial = string(rest)
 	}
 	return w, nil
+}
+
+func revocationFields(c *codec, w *wire.Revocation) *codec {
+	c.version(revocationVersion)
+	c.string(&w.Node)
+	c.string(&w.Role)
+	fixed64(c, &w.IssuedUntil)
+	fixed64(c, &w.At)
+	return c
 }
 
 const TenantVersion = 1

@@ -16,14 +16,14 @@ import (
 
 var updateGolden = flag.Bool("state.update", false, "rewrite the golden files")
 
-// codec has a sample of one kind of value, and a decoder that encodes the decoded value again.
-type codec struct {
+// valueKind has a sample of one kind of value, and a decoder that encodes the decoded value again.
+type valueKind struct {
 	name   string
 	sample []byte
 	again  func([]byte) ([]byte, error)
 }
 
-var codecs = append([]codec{
+var codecs = append([]valueKind{
 	{"cluster", (&Cluster{Uuid: moraine.UUID{1, 2, 15: 16}, Incarnation: 1, FeatureLevel: 3}).Encode(), func(b []byte) ([]byte, error) {
 		var c Cluster
 		err := c.Decode(b)

@@ -23,7 +23,7 @@ func again[R coded](fresh func() R) func([]byte) ([]byte, error) {
 }
 
 // clusterCodecs are the codecs of devices, repair, jobs and checkpoints.
-var clusterCodecs = []codec{
+var clusterCodecs = []valueKind{
 	{"device", (&Device{Uuid: moraine.UUID{1, 15: 2}, Host: "n1", State: DeviceDraining, Capacity: 1 << 42, Epoch: 9, Reason: "full",
 		Passed: 1000, UnknownBytes: 4096, UnknownChunks: 1, Scan: 1<<40 | 4}).Encode(), again(func() *Device { return &Device{} })},
 	{"silent-device", (&Device{Uuid: moraine.UUID{1, 15: 2}, Host: "n1", State: DeviceOut, Asked: DeviceDraining, Reason: ReasonSilent, Was: "by hand"}).Encode(),

@@ -23,7 +23,7 @@ func encodes[V any](decode func([]byte) (V, error), encode func(V) []byte) func(
 }
 
 // rowCodecs are values of small tables.
-var rowCodecs = []codec{
+var rowCodecs = []valueKind{
 	{"signing-key", EncodeSigningKey(&wire.SigningKey{Id: 7, PublicKey: []byte("public"), Sealed: []byte("sealed")}), encodes(func(b []byte) (*wire.SigningKey, error) { return DecodeSigningKey(7, b) }, EncodeSigningKey)},
 	{"member", EncodeMember(moraine.UUID{1, 15: 2}), encodes(func(b []byte) (moraine.UUID, error) {
 		dir, _, err := DecodeMember(b)

@@ -29,31 +29,35 @@ type ConcatJob struct {
 const concatVersion = 1
 
 // Encode returns the stored value.
-func (c *ConcatJob) Encode() []byte {
-	b := PutString(PutFixed64([]byte{concatVersion}, uint64(c.Parent)), c.Name)
-	b = PutFixed64(PutFixed64(putBool(b, c.Replace), uint64(c.Consume)), uint64(c.Mtime))
-	b = PutFixed64(PutFixed64(b, uint64(c.Root)), uint64(c.Session))
-	b = PutUvarint(PutUvarint(PutUvarint(b, c.Ranges), c.Next), uint64(c.Taken))
-	b = putBool(PutFixed64(b, uint64(c.Generation)), c.Expect != nil)
-	if c.Expect == nil {
-		return b
-	}
-	return PutFixed64(PutFixed64(PutFixed64(b, c.Expect.Inode), c.Expect.Generation), uint64(c.Expect.Ctime))
-}
+func (j *ConcatJob) Encode() []byte { return j.fields(encoder(96 + len(j.Name))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (c *ConcatJob) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(concatVersion)
-	c.Parent, c.Name, c.Replace = moraine.InodeID(d.Fixed64()), d.string(), d.bool()
-	c.Consume, c.Mtime = moraine.InodeID(d.Fixed64()), int64(d.Fixed64())
-	c.Root, c.Session = moraine.InodeID(d.Fixed64()), moraine.SessionID(d.Fixed64())
-	c.Ranges, c.Next, c.Taken = d.Uvarint(), d.Uvarint(), int64(d.Uvarint())
-	c.Generation = moraine.Generation(d.Fixed64())
-	if d.bool() {
-		c.Expect = &wire.Expect{Inode: d.Fixed64(), Generation: d.Fixed64(), Ctime: int64(d.Fixed64())}
+func (j *ConcatJob) Decode(b []byte) error { return j.fields(decoder(b)).End("concatenation") }
+
+func (j *ConcatJob) fields(c *codec) *codec {
+	c.version(concatVersion)
+	fixed64(c, &j.Parent)
+	c.string(&j.Name)
+	c.bool(&j.Replace)
+	fixed64(c, &j.Consume)
+	fixed64(c, &j.Mtime)
+	fixed64(c, &j.Root)
+	fixed64(c, &j.Session)
+	uvarint(c, &j.Ranges)
+	uvarint(c, &j.Next)
+	uvarint(c, &j.Taken)
+	fixed64(c, &j.Generation)
+	conditional := j.Expect != nil
+	if c.bool(&conditional); !conditional {
+		return c
 	}
-	return d.End("concatenation")
+	if c.reading {
+		j.Expect = &wire.Expect{}
+	}
+	fixed64(c, &j.Expect.Inode)
+	fixed64(c, &j.Expect.Generation)
+	fixed64(c, &j.Expect.Ctime)
+	return c
 }
 
 // ConcatRange is a range of a source; length 0 means up to its end.
@@ -65,27 +69,28 @@ type ConcatRange struct {
 
 // EncodeConcatRow returns the stored value of a row of ranges.
 func EncodeConcatRow(ranges []ConcatRange) []byte {
-	b := PutUvarint(append(make([]byte, 0, 3+24*len(ranges)), concatVersion), uint64(len(ranges)))
-	for _, r := range ranges {
-		b = PutFixed64(PutFixed64(b, uint64(r.Inode)), uint64(r.Generation))
-		b = PutUvarint(PutUvarint(b, uint64(r.Offset)), uint64(r.Length))
-	}
-	return b
+	return concatRowFields(encoder(3+24*len(ranges)), &ranges).B
 }
 
 // DecodeConcatRow decodes a row of ranges.
-func DecodeConcatRow(b []byte) ([]ConcatRange, error) {
-	d := Dec{B: b}
-	d.Version(concatVersion)
-	n := d.Count(18) // smallest size of one range in bytes
-	if d.Err == nil && (n == 0 || n > ConcatRow) {
-		d.fail(ErrConcatRow)
+func DecodeConcatRow(b []byte) (ranges []ConcatRange, err error) {
+	err = concatRowFields(decoder(b), &ranges).End("ranges of a concatenation")
+	return ranges, err
+}
+
+func concatRowFields(c *codec, ranges *[]ConcatRange) *codec {
+	c.version(concatVersion)
+	rows := list(c, ranges, 18) // smallest size of one range in bytes
+	if len(rows) == 0 || len(rows) > ConcatRow {
+		c.fail(ErrConcatRow)
 	}
-	out := make([]ConcatRange, 0, n)
-	for range n {
-		out = append(out, ConcatRange{moraine.InodeID(d.Fixed64()), moraine.Generation(d.Fixed64()), int64(d.Uvarint()), int64(d.Uvarint())})
+	for i := range rows {
+		fixed64(c, &rows[i].Inode)
+		fixed64(c, &rows[i].Generation)
+		uvarint(c, &rows[i].Offset)
+		uvarint(c, &rows[i].Length)
 	}
-	return out, d.End("ranges of a concatenation")
+	return c
 }
 
 var ErrConcatRow = errors.New("a row holds 1 to 256 ranges")

@@ -49,43 +49,33 @@ const DeviceVersion = 1
 
 // Encode returns the stored value.
 func (d *Device) Encode() []byte {
-	b := make([]byte, 0, 64+len(d.Host)+len(d.Reason)+len(d.Was))
-	b = append(b, DeviceVersion)
-	b = append(b, d.Uuid[:]...)
-	b = PutString(b, d.Host)
-	b = append(b, byte(d.State)|byte(d.Asked)<<4)
-	b = PutUvarint(b, d.Capacity)
-	b = PutUvarint(b, uint64(d.Epoch))
-	b = PutString(b, d.Reason)
-	b = PutUvarint(b, d.Passed)
-	b = PutUvarint(b, d.UnknownBytes)
-	b = PutUvarint(b, d.UnknownChunks)
-	b = PutFixed64(b, uint64(d.Scan))
-	b = PutUvarint(b, d.Booted)
-	b = PutUvarint(b, d.Reported)
-	return PutUvarint(PutString(b, d.Was), d.Fitting)
+	return d.fields(encoder(64 + len(d.Host) + len(d.Reason) + len(d.Was))).B
 }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (d *Device) Decode(b []byte) error {
-	r := Dec{B: b}
-	r.Version(DeviceVersion)
-	for i := range d.Uuid {
-		d.Uuid[i] = r.Byte()
+func (d *Device) Decode(b []byte) error { return d.fields(decoder(b)).End("device") }
+
+func (d *Device) fields(c *codec) *codec {
+	c.version(DeviceVersion)
+	c.array(d.Uuid[:])
+	c.string(&d.Host)
+	states := byte(d.State) | byte(d.Asked)<<4
+	oneByte(c, &states)
+	if c.reading {
+		d.State, d.Asked = DeviceState(states&0xf), DeviceState(states>>4)
 	}
-	d.Host = r.string()
-	state := r.Byte()
-	d.State, d.Asked = DeviceState(state&0xf), DeviceState(state>>4)
-	d.Capacity = r.Uvarint()
-	d.Epoch = moraine.Epoch(r.Uvarint())
-	d.Reason = r.string()
-	d.Passed = r.Uvarint()
-	d.UnknownBytes = r.Uvarint()
-	d.UnknownChunks = r.Uvarint()
-	d.Scan = moraine.JobID(r.Fixed64())
-	d.Booted, d.Reported = r.Uvarint(), r.Uvarint()
-	d.Was, d.Fitting = r.string(), r.Uvarint()
-	return r.End("device")
+	uvarint(c, &d.Capacity)
+	uvarint(c, &d.Epoch)
+	c.string(&d.Reason)
+	uvarint(c, &d.Passed)
+	uvarint(c, &d.UnknownBytes)
+	uvarint(c, &d.UnknownChunks)
+	fixed64(c, &d.Scan)
+	uvarint(c, &d.Booted)
+	uvarint(c, &d.Reported)
+	c.string(&d.Was)
+	uvarint(c, &d.Fitting)
+	return c
 }
 
 // ToWire returns the wire form.

@@ -61,16 +61,23 @@ func pairHash(key, value []byte) Sum {
 const sumVersion = 1
 
 // Encode returns the stored value.
-func (s Sum) Encode() []byte {
-	return PutFixed64(PutFixed64(newValue(sumVersion, 17), s[0]), s[1])
-}
+func (s Sum) Encode() []byte { return s.fields(encoder(17)).B }
 
 // DecodeSum decodes a running sum.
-func DecodeSum(b []byte) (Sum, error) {
-	d := Dec{B: b}
-	d.Version(sumVersion)
-	s := Sum{d.Fixed64(), d.Fixed64()}
-	return s, d.End("sum")
+func DecodeSum(b []byte) (s Sum, err error) {
+	err = s.fields(decoder(b)).End("sum")
+	return s, err
+}
+
+func (s *Sum) fields(c *codec) *codec {
+	c.version(sumVersion)
+	return s.lanes(c)
+}
+
+func (s *Sum) lanes(c *codec) *codec {
+	fixed64(c, &s[0])
+	fixed64(c, &s[1])
+	return c
 }
 
 // Replicas detect by marks that their states differ. A Tick makes each replica record its running
@@ -87,14 +94,16 @@ type SumMark struct {
 const sumMarkVersion = 1
 
 // Encode returns the stored value.
-func (s SumMark) Encode() []byte {
-	return PutFixed64(PutFixed64(PutFixed64([]byte{sumMarkVersion}, s.Index), s.Sum[0]), s.Sum[1])
-}
+func (s SumMark) Encode() []byte { return s.fields(encoder(25)).B }
 
 // DecodeSumMark decodes a mark.
-func DecodeSumMark(b []byte) (SumMark, error) {
-	d := Dec{B: b}
-	d.Version(sumMarkVersion)
-	s := SumMark{d.Fixed64(), Sum{d.Fixed64(), d.Fixed64()}}
-	return s, d.End("sum mark")
+func DecodeSumMark(b []byte) (s SumMark, err error) {
+	err = s.fields(decoder(b)).End("sum mark")
+	return s, err
+}
+
+func (s *SumMark) fields(c *codec) *codec {
+	c.version(sumMarkVersion)
+	fixed64(c, &s.Index)
+	return s.Sum.lanes(c)
 }

@@ -1,10 +1,6 @@
 package record
 
-import (
-	"slices"
-
-	"github.com/morainefs/moraine"
-)
+import "github.com/morainefs/moraine"
 
 const HoldVersion = 1
 
@@ -16,17 +12,20 @@ type Hold struct {
 }
 
 // Encode returns the stored value.
-func (h Hold) Encode() []byte {
-	return PutUvarint(PutFixed64([]byte{HoldVersion}, uint64(h.Session)), h.Since)
-}
+func (h Hold) Encode() []byte { return h.fields(encoder(16)).B }
 
 // DecodeHold decodes the exclusive lease on dir.
 func DecodeHold(dir moraine.InodeID, b []byte) (Hold, error) {
-	d := Dec{B: b}
-	d.Version(HoldVersion)
-	h := Hold{Directory: dir, Session: moraine.SessionID(d.Fixed64())}
-	h.Since = d.Uvarint()
-	return h, d.End("hold")
+	h := Hold{Directory: dir}
+	err := h.fields(decoder(b)).End("hold")
+	return h, err
+}
+
+func (h *Hold) fields(c *codec) *codec {
+	c.version(HoldVersion)
+	fixed64(c, &h.Session)
+	uvarint(c, &h.Since)
+	return c
 }
 
 // NumberRange is a range of inode numbers under which one session may create files. Its key has the
@@ -41,19 +40,21 @@ type NumberRange struct {
 func (r *NumberRange) Last() moraine.InodeID { return r.First + moraine.InodeID(r.Count) - 1 }
 
 // Encode returns the stored value.
-func (r *NumberRange) Encode() []byte {
-	b := PutFixed64([]byte{HoldVersion}, uint64(r.First))
-	return PutBytes(PutUvarint(b, uint64(r.Count)), r.Used)
-}
+func (r *NumberRange) Encode() []byte { return r.fields(encoder(16 + len(r.Used))).B }
 
 // DecodeRange decodes a range of inode numbers.
 func DecodeRange(b []byte) (*NumberRange, error) {
-	d := Dec{B: b}
-	d.Version(HoldVersion)
-	r := &NumberRange{First: moraine.InodeID(d.Fixed64()), Count: d.U32()}
-	r.Used = slices.Clone(d.bytes())
-	if d.Err == nil && (r.Count == 0 || uint32(len(r.Used)) != (r.Count+7)/8) {
-		d.fail(errShort)
+	r := &NumberRange{}
+	return r, r.fields(decoder(b)).End("range of numbers")
+}
+
+func (r *NumberRange) fields(c *codec) *codec {
+	c.version(HoldVersion)
+	fixed64(c, &r.First)
+	uvarint(c, &r.Count)
+	c.bytes(&r.Used)
+	if r.Count == 0 || uint32(len(r.Used)) != (r.Count+7)/8 {
+		c.fail(errShort)
 	}
-	return r, d.End("range of numbers")
+	return c
 }

@@ -20,40 +20,29 @@ type Host struct {
 const hostVersion = 1
 
 // Encode returns the stored value.
-func (h *Host) Encode() []byte {
-	b := PutString([]byte{hostVersion}, h.Rack)
-	b = PutUvarint(b, uint64(len(h.Addresses)))
-	for _, a := range h.Addresses {
-		b = PutString(b, a)
-	}
-	b = PutString(b, h.Admin)
-	b = PutString(b, h.Release)
-	b = PutUvarint(b, uint64(len(h.Devices)))
-	for _, d := range h.Devices {
-		b = PutUvarint(b, uint64(d))
-	}
-	b = PutUvarint(b, uint64(h.Live))
-	b = PutString(b, h.Bucket)
-	return PutString(PutUvarint(b, h.Away), h.AwayWhy)
-}
+func (h *Host) Encode() []byte { return h.fields(encoder(128)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (h *Host) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(hostVersion)
-	h.Rack = d.string()
-	for range d.Count(1) {
-		h.Addresses = append(h.Addresses, d.string())
+func (h *Host) Decode(b []byte) error { return h.fields(decoder(b)).End("host") }
+
+func (h *Host) fields(c *codec) *codec {
+	c.version(hostVersion)
+	c.string(&h.Rack)
+	addresses := list(c, &h.Addresses, 1)
+	for i := range addresses {
+		c.string(&addresses[i])
 	}
-	h.Admin = d.string()
-	h.Release = d.string()
-	for range d.Count(1) {
-		h.Devices = append(h.Devices, moraine.DeviceID(d.U32()))
+	c.string(&h.Admin)
+	c.string(&h.Release)
+	devices := list(c, &h.Devices, 1)
+	for i := range devices {
+		uvarint(c, &devices[i])
 	}
-	h.Live = d.U32()
-	h.Bucket = d.string()
-	h.Away, h.AwayWhy = d.Uvarint(), d.string()
-	return d.End("host")
+	uvarint(c, &h.Live)
+	c.string(&h.Bucket)
+	uvarint(c, &h.Away)
+	c.string(&h.AwayWhy)
+	return c
 }
 
 // Fleet has the counts that determine the default scheme: hosts with a device that is not retired,
@@ -61,14 +50,14 @@ func (h *Host) Decode(b []byte) error {
 type Fleet struct{ Hosts, Devices uint64 }
 
 // Encode returns the stored value.
-func (f *Fleet) Encode() []byte {
-	return PutUvarint(PutUvarint([]byte{hostVersion}, f.Hosts), f.Devices)
-}
+func (f *Fleet) Encode() []byte { return f.fields(encoder(8)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (f *Fleet) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(hostVersion)
-	f.Hosts, f.Devices = d.Uvarint(), d.Uvarint()
-	return d.End("fleet")
+func (f *Fleet) Decode(b []byte) error { return f.fields(decoder(b)).End("fleet") }
+
+func (f *Fleet) fields(c *codec) *codec {
+	c.version(hostVersion)
+	uvarint(c, &f.Hosts)
+	uvarint(c, &f.Devices)
+	return c
 }

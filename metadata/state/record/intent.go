@@ -20,22 +20,18 @@ type Intent struct {
 const intentVersion = 1
 
 // Encode returns the stored value.
-func (i *Intent) Encode() []byte {
-	b := PutFixed64([]byte{intentVersion}, uint64(i.Job))
-	b = PutUvarint(b, uint64(i.Device))
-	b = PutUvarint(b, uint64(i.Version))
-	return PutUvarint(b, uint64(i.Base))
-}
+func (i *Intent) Encode() []byte { return i.fields(encoder(24)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (i *Intent) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(intentVersion)
-	i.Job = moraine.JobID(d.Fixed64())
-	i.Device = moraine.DeviceID(d.U32())
-	i.Version = moraine.LayoutVersion(d.U32())
-	i.Base = moraine.LayoutVersion(d.U32())
-	return d.End("intent")
+func (i *Intent) Decode(b []byte) error { return i.fields(decoder(b)).End("intent") }
+
+func (i *Intent) fields(c *codec) *codec {
+	c.version(intentVersion)
+	fixed64(c, &i.Job)
+	uvarint(c, &i.Device)
+	uvarint(c, &i.Version)
+	uvarint(c, &i.Base)
+	return c
 }
 
 // ToWire returns the wire form.
@@ -50,14 +46,17 @@ type EndedIntent struct {
 }
 
 // Encode returns the stored value.
-func (e EndedIntent) Encode() []byte {
-	return PutUvarint(PutUvarint([]byte{intentVersion}, e.At), e.Since)
-}
+func (e EndedIntent) Encode() []byte { return e.fields(encoder(16)).B }
 
 // DecodeEndedIntent decodes an ended intent.
-func DecodeEndedIntent(b []byte) (EndedIntent, error) {
-	d := Dec{B: b}
-	d.Version(intentVersion)
-	e := EndedIntent{At: d.Uvarint(), Since: d.Uvarint()}
-	return e, d.End("ended intent")
+func DecodeEndedIntent(b []byte) (e EndedIntent, err error) {
+	err = e.fields(decoder(b)).End("ended intent")
+	return e, err
+}
+
+func (e *EndedIntent) fields(c *codec) *codec {
+	c.version(intentVersion)
+	uvarint(c, &e.At)
+	uvarint(c, &e.Since)
+	return c
 }

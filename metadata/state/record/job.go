@@ -69,62 +69,45 @@ const JobVersion = 1
 
 // Encode returns the stored value.
 func (j *Job) Encode() []byte {
-	b := make([]byte, 0, 96+len(j.Subject)+len(j.Cursor)+8*len(j.Stripes))
-	b = append(b, JobVersion, byte(j.Kind), byte(j.State))
-	b = PutString(b, j.Holder)
-	b = PutUvarint(b, j.Epoch)
-	b = PutUvarint(b, j.Until)
-	b = PutUvarint(b, j.Done)
-	b = PutUvarint(b, j.Total)
-	b = PutString(b, j.Err)
-	b = PutUvarint(b, j.Created)
-	b = PutUvarint(b, j.Updated)
-	b = PutString(b, j.Subject)
-	b = j.Step.Encode(b)
-	b = PutUvarint(b, j.Target)
-	b = PutBytes(b, j.Cursor)
-	b = PutUvarint(b, uint64(j.Leases))
-	b = PutUvarint(b, uint64(j.Tries))
-	b = PutUvarint(b, j.After)
-	b = PutUvarint(b, uint64(len(j.Stripes)))
-	for _, s := range j.Stripes {
-		b = PutFixed64(b, uint64(s))
-	}
-	b = append(PutFixed64(b, uint64(j.Parent)), byte(j.Moves))
-	b = append(putBool(putBool(b, j.Again), j.Made), byte(j.Ending))
-	b = append(PutFixed64(b, uint64(j.Generation)), byte(j.Why))
-	return PutFixed64(PutFixed64(b, uint64(j.Owner)), uint64(j.Scope))
+	return j.fields(encoder(96 + len(j.Subject) + len(j.Cursor) + 8*len(j.Stripes))).B
 }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (j *Job) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(JobVersion)
-	j.Kind = wire.JobKind(d.Byte())
-	j.State = wire.JobState(d.Byte())
-	j.Holder = d.string()
-	j.Epoch = d.Uvarint()
-	j.Until = d.Uvarint()
-	j.Done = d.Uvarint()
-	j.Total = d.Uvarint()
-	j.Err = d.string()
-	j.Created = d.Uvarint()
-	j.Updated = d.Uvarint()
-	j.Subject = d.string()
-	j.Step.Decode(&d)
-	j.Target = d.Uvarint()
-	j.Cursor = d.bytes()
-	j.Leases = d.U32()
-	j.Tries = d.U32()
-	j.After = d.Uvarint()
-	for range d.Count(8) {
-		j.Stripes = append(j.Stripes, moraine.StripeID(d.Fixed64()))
+func (j *Job) Decode(b []byte) error { return j.fields(decoder(b)).End("job") }
+
+func (j *Job) fields(c *codec) *codec {
+	c.version(JobVersion)
+	oneByte(c, &j.Kind)
+	oneByte(c, &j.State)
+	c.string(&j.Holder)
+	uvarint(c, &j.Epoch)
+	uvarint(c, &j.Until)
+	uvarint(c, &j.Done)
+	uvarint(c, &j.Total)
+	c.string(&j.Err)
+	uvarint(c, &j.Created)
+	uvarint(c, &j.Updated)
+	c.string(&j.Subject)
+	j.Step.fields(c)
+	uvarint(c, &j.Target)
+	c.bytes(&j.Cursor)
+	uvarint(c, &j.Leases)
+	uvarint(c, &j.Tries)
+	uvarint(c, &j.After)
+	stripes := list(c, &j.Stripes, 8)
+	for i := range stripes {
+		fixed64(c, &stripes[i])
 	}
-	j.Parent, j.Moves = moraine.JobID(d.Fixed64()), wire.JobKind(d.Byte())
-	j.Again, j.Made, j.Ending = d.bool(), d.bool(), wire.JobState(d.Byte())
-	j.Generation, j.Why = moraine.Generation(d.Fixed64()), moraine.Kind(d.Byte())
-	j.Owner, j.Scope = moraine.SessionID(d.Fixed64()), moraine.InodeID(d.Fixed64())
-	return d.End("job")
+	fixed64(c, &j.Parent)
+	oneByte(c, &j.Moves)
+	c.bool(&j.Again)
+	c.bool(&j.Made)
+	oneByte(c, &j.Ending)
+	fixed64(c, &j.Generation)
+	oneByte(c, &j.Why)
+	fixed64(c, &j.Owner)
+	fixed64(c, &j.Scope)
+	return c
 }
 
 // Live reports whether the job is still pending or leased.
@@ -182,14 +165,11 @@ func Utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 const ownedVersion = 1
 
 // EncodeOwned returns the stored value of a session's number of live jobs.
-func EncodeOwned(n uint64) []byte { return PutUvarint([]byte{ownedVersion}, n) }
+func EncodeOwned(n uint64) []byte { return encodeNumber(ownedVersion, n) }
 
 // DecodeOwned decodes a session's number of live jobs.
 func DecodeOwned(b []byte) (uint64, error) {
-	d := Dec{B: b}
-	d.Version(ownedVersion)
-	n := d.Uvarint()
-	return n, d.End("jobs of a session")
+	return decodeNumber[uint64](ownedVersion, b, "jobs of a session")
 }
 
 // OfFile reports whether jobs of a kind move one file to or from the object tier. A file has at
@@ -204,12 +184,7 @@ func OfTier(kind wire.JobKind) bool {
 }
 
 // DecodeTreeDir decodes the last name that a tree job saw in a directory.
-func DecodeTreeDir(b []byte) (string, error) {
-	d := Dec{B: b}
-	d.Version(JobVersion)
-	name := d.string()
-	return name, d.End("directory of a tree")
-}
+func DecodeTreeDir(b []byte) (string, error) { return decodeText(JobVersion, b, "directory of a tree") }
 
 // Failed records the first reason why the job did not do everything.
 func (j *Job) Failed(why string) {

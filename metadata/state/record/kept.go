@@ -21,14 +21,18 @@ type KeptOn struct {
 const keptOnVersion = 1
 
 // Encode returns the stored value.
-func (k KeptOn) Encode() []byte {
-	return PutUvarint(PutUvarint(PutUvarint(newValue(keptOnVersion, 16), k.Bytes), k.Chunks), k.Gone)
-}
+func (k KeptOn) Encode() []byte { return k.fields(encoder(16)).B }
 
 // DecodeKeptOn decodes the totals of kept chunks of a device.
-func DecodeKeptOn(b []byte) (KeptOn, error) {
-	d := Dec{B: b}
-	d.Version(keptOnVersion)
-	k := KeptOn{Bytes: d.Uvarint(), Chunks: d.Uvarint(), Gone: d.Uvarint()}
-	return k, d.End("what is kept on a device")
+func DecodeKeptOn(b []byte) (k KeptOn, err error) {
+	err = k.fields(decoder(b)).End("what is kept on a device")
+	return k, err
+}
+
+func (k *KeptOn) fields(c *codec) *codec {
+	c.version(keptOnVersion)
+	uvarint(c, &k.Bytes)
+	uvarint(c, &k.Chunks)
+	uvarint(c, &k.Gone)
+	return c
 }

@@ -34,6 +34,11 @@ func (p Place) Len() int { return len(p.Bucket) + 1 + len(p.Key) }
 // Append appends the place to a key.
 func (p Place) Append(b []byte) []byte { return append(append(append(b, p.Bucket...), 0), p.Key...) }
 
+func (p *Place) fields(c *codec) {
+	c.string(&p.Bucket)
+	c.string(&p.Key)
+}
+
 // Object is the record of one object: the bytes of one generation of one file, and their place. The
 // bytes never change; the key may.
 type Object struct {
@@ -61,42 +66,29 @@ const ObjectVersion = 1
 
 // Encode returns the stored value.
 func (o *Object) Encode() []byte {
-	b := make([]byte, 0, 96+o.At.Len()+len(o.Version)+len(o.Etag))
-	b = PutString(append(b, ObjectVersion), o.At.Bucket)
-	b = PutString(b, o.At.Key)
-	b = PutString(b, o.Version)
-	b = PutString(b, o.Etag)
-	b = PutUvarint(b, o.Size)
-	b = PutFixed32(b, o.Crc)
-	b = PutFixed64(b, uint64(o.Inode))
-	b = PutFixed64(b, uint64(o.Generation))
-	b = PutUvarint(b, uint64(o.Refs))
-	b = putBool(b, o.Newest)
-	b = PutUvarint(b, o.Piece)
-	b = PutUvarint(b, uint64(o.Tenant))
-	b = putBool(b, o.Kept)
-	return append(PutFixed64(b, uint64(o.Job)), byte(o.Verified))
+	return o.fields(encoder(96 + o.At.Len() + len(o.Version) + len(o.Etag))).B
 }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (o *Object) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(ObjectVersion)
-	o.At = Place{d.string(), d.string()}
-	o.Version = d.string()
-	o.Etag = d.string()
-	o.Size = d.Uvarint()
-	o.Crc = d.fixed32()
-	o.Inode = moraine.InodeID(d.Fixed64())
-	o.Generation = moraine.Generation(d.Fixed64())
-	o.Refs = d.U32()
-	o.Newest = d.bool()
-	o.Piece = d.Uvarint()
-	o.Tenant = moraine.Tenant(d.U32())
-	o.Kept = d.bool()
-	o.Job = moraine.JobID(d.Fixed64())
-	o.Verified = wire.Verified(d.Byte())
-	return d.End("object")
+func (o *Object) Decode(b []byte) error { return o.fields(decoder(b)).End("object") }
+
+func (o *Object) fields(c *codec) *codec {
+	c.version(ObjectVersion)
+	o.At.fields(c)
+	c.string(&o.Version)
+	c.string(&o.Etag)
+	uvarint(c, &o.Size)
+	c.fixed32(&o.Crc)
+	fixed64(c, &o.Inode)
+	fixed64(c, &o.Generation)
+	uvarint(c, &o.Refs)
+	c.bool(&o.Newest)
+	uvarint(c, &o.Piece)
+	uvarint(c, &o.Tenant)
+	c.bool(&o.Kept)
+	fixed64(c, &o.Job)
+	oneByte(c, &o.Verified)
+	return c
 }
 
 // ToWire returns the wire form.
@@ -127,27 +119,24 @@ func (o *Object) Pieces() uint64 {
 // Piece checksums of an object, in blocks.
 
 // EncodeSums returns the stored value of a block of checksums.
-func EncodeSums(sums []uint32) []byte {
-	b := PutUvarint(append(make([]byte, 0, 4+4*len(sums)), ObjectVersion), uint64(len(sums)))
-	for _, s := range sums {
-		b = PutFixed32(b, s)
-	}
-	return b
-}
+func EncodeSums(sums []uint32) []byte { return sumsFields(encoder(4+4*len(sums)), &sums).B }
 
 // DecodeSums decodes a block of checksums.
-func DecodeSums(b []byte) ([]uint32, error) {
-	d := Dec{B: b}
-	d.Version(ObjectVersion)
-	var sums []uint32
-	n := d.Count(4)
-	if n == 0 || n > SumsPerBlock {
-		d.fail(errors.New("a block has 1 to 1,024 sums"))
+func DecodeSums(b []byte) (sums []uint32, err error) {
+	err = sumsFields(decoder(b), &sums).End("sums of pieces")
+	return sums, err
+}
+
+func sumsFields(c *codec, p *[]uint32) *codec {
+	c.version(ObjectVersion)
+	sums := list(c, p, 4)
+	if len(sums) == 0 || len(sums) > SumsPerBlock {
+		c.fail(errors.New("a block has 1 to 1,024 sums"))
 	}
-	for range n {
-		sums = append(sums, d.fixed32())
+	for i := range sums {
+		c.fixed32(&sums[i])
 	}
-	return sums, d.End("sums of pieces")
+	return c
 }
 
 // Owner says which object and job a key belongs to.
@@ -161,18 +150,17 @@ type Owner struct {
 }
 
 // Encode returns the stored value.
-func (w *Owner) Encode() []byte {
-	b := PutFixed64([]byte{ObjectVersion}, uint64(w.Object))
-	return PutUvarint(PutFixed64(b, uint64(w.Job)), w.Until)
-}
+func (w *Owner) Encode() []byte { return w.fields(encoder(32)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (w *Owner) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(ObjectVersion)
-	w.Object, w.Job = moraine.ObjectID(d.Fixed64()), moraine.JobID(d.Fixed64())
-	w.Until = d.Uvarint()
-	return d.End("owner of a key")
+func (w *Owner) Decode(b []byte) error { return w.fields(decoder(b)).End("owner of a key") }
+
+func (w *Owner) fields(c *codec) *codec {
+	c.version(ObjectVersion)
+	fixed64(c, &w.Object)
+	fixed64(c, &w.Job)
+	uvarint(c, &w.Until)
+	return c
 }
 
 // A bucket with the index of a checkpoint has the whole checkpoint, also during its removal. The
@@ -188,14 +176,9 @@ func (p Place) Beside() Place {
 }
 
 // EncodeRemovedIndex returns the row of a directory: the key of the removed index in it.
-func EncodeRemovedIndex(key string) []byte {
-	return PutString(newValue(removedIndexVersion, 2+len(key)), key)
-}
+func EncodeRemovedIndex(key string) []byte { return encodeText(removedIndexVersion, key) }
 
 // DecodeRemovedIndex decodes the key of a removed index.
 func DecodeRemovedIndex(b []byte) (key string, err error) {
-	d := Dec{B: b}
-	d.Version(removedIndexVersion)
-	key = d.string()
-	return key, d.End("removed index")
+	return decodeText(removedIndexVersion, b, "removed index")
 }

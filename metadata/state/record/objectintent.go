@@ -30,36 +30,26 @@ type ObjectIntent struct {
 
 // Encode returns the stored value.
 func (in *ObjectIntent) Encode() []byte {
-	b := append([]byte{ObjectVersion}, byte(in.Kind))
-	b = PutString(b, in.At.Bucket)
-	b = PutString(b, in.At.Key)
-	b = PutFixed64(b, uint64(in.Generation))
-	b = PutString(b, in.UploadID)
-	b = PutUvarint(b, in.Epoch)
-	b = putBool(b, in.Completing)
-	b = PutString(b, in.Etag)
-	b = PutUvarint(b, in.Size)
-	b = PutFixed32(b, in.Crc)
-	b = PutString(b, in.Source)
-	return PutFixed64(b, uint64(in.Object))
+	return in.fields(encoder(96 + in.At.Len() + len(in.Source))).B
 }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (in *ObjectIntent) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(ObjectVersion)
-	in.Kind = wire.IntentKind(d.Byte())
-	in.At = Place{d.string(), d.string()}
-	in.Generation = moraine.Generation(d.Fixed64())
-	in.UploadID = d.string()
-	in.Epoch = d.Uvarint()
-	in.Completing = d.bool()
-	in.Etag = d.string()
-	in.Size = d.Uvarint()
-	in.Crc = d.fixed32()
-	in.Source = d.string()
-	in.Object = moraine.ObjectID(d.Fixed64())
-	return d.End("intent for a key")
+func (in *ObjectIntent) Decode(b []byte) error { return in.fields(decoder(b)).End("intent for a key") }
+
+func (in *ObjectIntent) fields(c *codec) *codec {
+	c.version(ObjectVersion)
+	oneByte(c, &in.Kind)
+	in.At.fields(c)
+	fixed64(c, &in.Generation)
+	c.string(&in.UploadID)
+	uvarint(c, &in.Epoch)
+	c.bool(&in.Completing)
+	c.string(&in.Etag)
+	uvarint(c, &in.Size)
+	c.fixed32(&in.Crc)
+	c.string(&in.Source)
+	fixed64(c, &in.Object)
+	return c
 }
 
 // ToWire returns the wire form.

@@ -27,38 +27,26 @@ type PartFile struct {
 const partVersion = 1
 
 // Encode returns the stored value.
-func (p *Part) Encode() []byte {
-	b := PutFixed64([]byte{partVersion}, uint64(p.Session))
-	b = putBool(b, p.Sealed)
-	if !p.Sealed {
-		return b
-	}
-	b = append(b, p.Digest[:]...)
-	b = PutUvarint(b, uint64(len(p.Files)))
-	for _, f := range p.Files {
-		b = PutFixed64(b, uint64(f.Inode))
-		b = PutString(b, f.Name)
-		b = PutFixed32(b, f.Crc)
-		b = PutUvarint(b, f.Size)
-	}
-	return b
-}
+func (p *Part) Encode() []byte { return p.fields(encoder(64 + 48*len(p.Files))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (p *Part) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(partVersion)
-	p.Session = moraine.SessionID(d.Fixed64())
-	p.Sealed = d.bool()
-	if p.Sealed {
-		for i := range p.Digest {
-			p.Digest[i] = d.Byte()
-		}
-		for range d.Count(14) {
-			p.Files = append(p.Files, PartFile{moraine.InodeID(d.Fixed64()), d.string(), d.fixed32(), d.Uvarint()})
-		}
+func (p *Part) Decode(b []byte) error { return p.fields(decoder(b)).End("part") }
+
+func (p *Part) fields(c *codec) *codec {
+	c.version(partVersion)
+	fixed64(c, &p.Session)
+	if c.bool(&p.Sealed); !p.Sealed {
+		return c
 	}
-	return d.End("part")
+	c.array(p.Digest[:])
+	files := list(c, &p.Files, 14)
+	for i := range files {
+		fixed64(c, &files[i].Inode)
+		c.string(&files[i].Name)
+		c.fixed32(&files[i].Crc)
+		uvarint(c, &files[i].Size)
+	}
+	return c
 }
 
 // Equal reports whether two parts have the same digest and files.

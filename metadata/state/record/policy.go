@@ -16,18 +16,18 @@ type Policy struct {
 const policyVersion = 1
 
 // Encode returns the stored value.
-func (p *Policy) Encode() []byte {
-	return []byte{policyVersion, byte(p.Flush), p.Scheme.K, p.Scheme.M, byte(p.Foreign)}
-}
+func (p *Policy) Encode() []byte { return p.fields(encoder(5)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (p *Policy) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(policyVersion)
-	p.Flush = wire.FlushPolicy(d.Byte())
-	p.Scheme = moraine.Scheme{K: d.Byte(), M: d.Byte()}
-	p.Foreign = wire.ForeignPolicy(d.Byte())
-	return d.End("policy")
+func (p *Policy) Decode(b []byte) error { return p.fields(decoder(b)).End("policy") }
+
+func (p *Policy) fields(c *codec) *codec {
+	c.version(policyVersion)
+	oneByte(c, &p.Flush)
+	oneByte(c, &p.Scheme.K)
+	oneByte(c, &p.Scheme.M)
+	oneByte(c, &p.Foreign)
+	return c
 }
 
 // ToWire returns the wire form.

@@ -17,19 +17,19 @@ type Quota struct {
 const quotaVersion = 1
 
 // Encode returns the stored value.
-func (q Quota) Encode() []byte {
-	return PutUvarint(PutUvarint([]byte{quotaVersion}, q.Bytes), q.Inodes)
-}
+func (q Quota) Encode() []byte { return q.fields(encoder(16)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (q *Quota) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(quotaVersion)
-	q.Bytes, q.Inodes = d.Uvarint(), d.Uvarint()
-	if d.Err == nil && *q == (Quota{}) {
-		d.fail(errors.New("a quota without bounds"))
+func (q *Quota) Decode(b []byte) error { return q.fields(decoder(b)).End("quota") }
+
+func (q *Quota) fields(c *codec) *codec {
+	c.version(quotaVersion)
+	uvarint(c, &q.Bytes)
+	uvarint(c, &q.Inodes)
+	if *q == (Quota{}) {
+		c.fail(errors.New("a quota without bounds"))
 	}
-	return d.End("quota")
+	return c
 }
 
 // Exceeded reports whether usage now is past the quota and grew by by.

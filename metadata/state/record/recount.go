@@ -44,46 +44,33 @@ type UsageState struct {
 const usageStateVersion = 1
 
 // Encode returns the stored value.
-func (s *UsageState) Encode() []byte {
-	b := PutUvarint([]byte{usageStateVersion, s.Live}, s.Quotas)
-	b = append(b, s.Phase)
-	if s.Phase == RecountNone {
-		return b
-	}
-	b = append(b, s.Building, s.Dropping)
-	b = PutFixed64(b, uint64(s.Job))
-	b = PutFixed64(b, uint64(s.Counted))
-	b = PutFixed64(b, uint64(s.Compared))
-	b = PutUvarint(b, s.Wrong)
-	b = PutFixed64(b, uint64(s.First))
-	for _, u := range []Usage{s.Was, s.Now} {
-		b = putVarint(putVarint(putVarint(b, u.Bytes), u.Inodes), u.Steps)
-	}
-	return b
-}
+func (s *UsageState) Encode() []byte { return s.fields(encoder(96)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (s *UsageState) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(usageStateVersion)
-	s.Live = d.Byte()
-	s.Quotas = d.Uvarint()
-	if s.Phase = d.Byte(); s.Phase > RecountDrop {
-		d.fail(fmt.Errorf("phase %d", s.Phase))
+func (s *UsageState) Decode(b []byte) error { return s.fields(decoder(b)).End("state of the counts") }
+
+func (s *UsageState) fields(c *codec) *codec {
+	c.version(usageStateVersion)
+	oneByte(c, &s.Live)
+	uvarint(c, &s.Quotas)
+	if oneByte(c, &s.Phase); s.Phase > RecountDrop {
+		c.fail(fmt.Errorf("phase %d", s.Phase))
 	}
 	if s.Phase != RecountNone {
-		s.Building, s.Dropping = d.Byte(), d.Byte()
-		s.Job = moraine.JobID(d.Fixed64())
-		s.Counted, s.Compared = moraine.InodeID(d.Fixed64()), moraine.InodeID(d.Fixed64())
-		s.Wrong = d.Uvarint()
-		s.First = moraine.InodeID(d.Fixed64())
-		s.Was = Usage{d.varint(), d.varint(), d.varint()}
-		s.Now = Usage{d.varint(), d.varint(), d.varint()}
+		oneByte(c, &s.Building)
+		oneByte(c, &s.Dropping)
+		fixed64(c, &s.Job)
+		fixed64(c, &s.Counted)
+		fixed64(c, &s.Compared)
+		uvarint(c, &s.Wrong)
+		fixed64(c, &s.First)
+		s.Was.counts(c)
+		s.Now.counts(c)
 	}
-	if d.Err == nil && (s.Live > 2 || s.Building > 2 || s.Dropping > 2) {
-		d.fail(errors.New("there are two columns"))
+	if s.Live > 2 || s.Building > 2 || s.Dropping > 2 {
+		c.fail(errors.New("there are two columns"))
 	}
-	return d.End("state of the counts")
+	return c
 }
 
 // Verdict describes the differences that a recount found; empty if none.

@@ -42,27 +42,25 @@ const MaxLostBackoff = 3600_000
 const RepairVersion = 1
 
 // Encode returns the stored value.
-func (i *RepairItem) Encode() []byte {
-	b := PutUvarint([]byte{RepairVersion, i.Spare}, uint64(i.Recode)<<32|uint64(i.Bad))
-	b = PutUvarint(b, i.Since)
-	b = PutFixed64(b, uint64(i.Job))
-	b = PutUvarint(b, uint64(i.Tries))
-	return putBool(PutUvarint(b, i.After), i.Balance)
-}
+func (i *RepairItem) Encode() []byte { return i.fields(encoder(32)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (i *RepairItem) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(RepairVersion)
-	i.Spare = d.Byte()
-	chunks := d.Uvarint()
-	i.Bad, i.Recode = uint32(chunks), uint32(chunks>>32)
-	i.Since = d.Uvarint()
-	i.Job = moraine.JobID(d.Fixed64())
-	i.Tries = d.U32()
-	i.After = d.Uvarint()
-	i.Balance = d.bool()
-	return d.End("repair item")
+func (i *RepairItem) Decode(b []byte) error { return i.fields(decoder(b)).End("repair item") }
+
+func (i *RepairItem) fields(c *codec) *codec {
+	c.version(RepairVersion)
+	oneByte(c, &i.Spare)
+	chunks := uint64(i.Recode)<<32 | uint64(i.Bad)
+	uvarint(c, &chunks)
+	if c.reading {
+		i.Bad, i.Recode = uint32(chunks), uint32(chunks>>32)
+	}
+	uvarint(c, &i.Since)
+	fixed64(c, &i.Job)
+	uvarint(c, &i.Tries)
+	uvarint(c, &i.After)
+	c.bool(&i.Balance)
+	return c
 }
 
 // LostSpare is the spare value of lost stripes. It sorts them last in the queue, after all stripes
@@ -79,20 +77,19 @@ type RebalanceSettings struct {
 const rebalanceVersion = 1
 
 // Encode returns the stored value.
-func (s RebalanceSettings) Encode() []byte {
-	b := putBool([]byte{rebalanceVersion}, s.Paused)
-	b = PutUvarint(b, uint64(s.BandPermille))
-	return PutUvarint(b, s.BytesPerSecond)
-}
+func (s RebalanceSettings) Encode() []byte { return s.fields(encoder(16)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *RebalanceSettings) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(rebalanceVersion)
-	s.Paused = d.bool()
-	s.BandPermille = d.U32()
-	s.BytesPerSecond = d.Uvarint()
-	return d.End("rebalance settings")
+	return s.fields(decoder(b)).End("rebalance settings")
+}
+
+func (s *RebalanceSettings) fields(c *codec) *codec {
+	c.version(rebalanceVersion)
+	c.bool(&s.Paused)
+	uvarint(c, &s.BandPermille)
+	uvarint(c, &s.BytesPerSecond)
+	return c
 }
 
 // OfStripes reports whether jobs of a kind write chunks of stripes under intents.

@@ -12,17 +12,16 @@ type Run struct {
 const RunVersion = 1
 
 // Encode returns the stored value.
-func (r *Run) Encode() []byte {
-	return PutUvarint(PutUvarint([]byte{RunVersion}, uint64(r.Attempt)), r.Committed)
-}
+func (r *Run) Encode() []byte { return r.fields(encoder(16)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (r *Run) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(RunVersion)
-	r.Attempt = d.U32()
-	r.Committed = d.Uvarint()
-	return d.End("run")
+func (r *Run) Decode(b []byte) error { return r.fields(decoder(b)).End("run") }
+
+func (r *Run) fields(c *codec) *codec {
+	c.version(RunVersion)
+	uvarint(c, &r.Attempt)
+	uvarint(c, &r.Committed)
+	return c
 }
 
 // Attempt is one launch of a run. Only the present attempt may save.
@@ -38,22 +37,17 @@ type Attempt struct {
 }
 
 // Encode returns the stored value.
-func (a *Attempt) Encode() []byte {
-	b := PutString([]byte{RunVersion}, a.Launch)
-	b = PutString(b, a.Job)
-	b = PutUvarint(b, a.Restart)
-	b = putBool(b, a.Resolved)
-	return a.Parent.Encode(b)
-}
+func (a *Attempt) Encode() []byte { return a.fields(encoder(48 + len(a.Launch) + len(a.Job))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (a *Attempt) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(RunVersion)
-	a.Launch = d.string()
-	a.Job = d.string()
-	a.Restart = d.Uvarint()
-	a.Resolved = d.bool()
-	a.Parent.Decode(&d)
-	return d.End("attempt")
+func (a *Attempt) Decode(b []byte) error { return a.fields(decoder(b)).End("attempt") }
+
+func (a *Attempt) fields(c *codec) *codec {
+	c.version(RunVersion)
+	c.string(&a.Launch)
+	c.string(&a.Job)
+	uvarint(c, &a.Restart)
+	c.bool(&a.Resolved)
+	a.Parent.fields(c)
+	return c
 }

@@ -20,16 +20,23 @@ const (
 
 // Encode appends the fields of the ID to a value.
 func (s StepID) Encode(b []byte) []byte {
-	b = PutFixed64(b, uint64(s.Run))
-	b = PutUvarint(b, uint64(s.Attempt))
-	return PutUvarint(b, s.Step)
+	c := codec{Dec: Dec{B: b}}
+	s.fields(&c)
+	return c.B
 }
 
 // Decode reads the fields of the ID from a value.
 func (s *StepID) Decode(d *Dec) {
-	s.Run = moraine.RunID(d.Fixed64())
-	s.Attempt = d.U32()
-	s.Step = d.Uvarint()
+	c := codec{Dec: *d, reading: true}
+	s.fields(&c)
+	*d = c.Dec
+}
+
+// fields is the ID as part of a record.
+func (s *StepID) fields(c *codec) {
+	fixed64(c, &s.Run)
+	uvarint(c, &s.Attempt)
+	uvarint(c, &s.Step)
 }
 
 // ToWire returns the wire form.
@@ -75,68 +82,46 @@ const (
 )
 
 // Encode returns the stored value.
-func (s *Step) Encode() []byte {
-	b := make([]byte, 0, 128+len(s.Reason)+2*len(s.Missing))
+func (s *Step) Encode() []byte { return s.fields(encoder(128 + len(s.Reason) + 2*len(s.Missing))).B }
+
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
+func (s *Step) Decode(b []byte) error { return s.fields(decoder(b)).End("step") }
+
+func (s *Step) fields(c *codec) *codec {
+	c.version(StepVersion)
 	state := byte(s.State)
 	if s.Lost() {
 		state |= stepHasLoss
 	}
-	b = append(b, StepVersion, state)
-	b = PutUvarint(b, uint64(s.World))
-	b = PutUvarint(b, uint64(s.Sealed))
-	b = PutFixed64(b, uint64(s.Dir))
-	b = PutUvarint(b, s.Timeout)
-	b = PutUvarint(b, s.LastSeal)
-	b = PutString(b, s.Reason)
-	b = PutUvarint(b, uint64(len(s.Missing)))
-	for _, rank := range s.Missing {
-		b = PutUvarint(b, uint64(rank))
+	oneByte(c, &state)
+	if c.reading {
+		s.State, s.Loss = wire.StepState(state&^stepHasLoss), StepLoss{}
 	}
-	b = PutUvarint(b, s.Bytes)
-	b = append(b, byte(s.Level))
-	b = PutFixed64(b, uint64(s.At))
-	b = PutUvarint(b, s.Degraded)
-	b = PutUvarint(b, uint64(s.Protects))
-	b = PutFixed64(b, uint64(s.Job))
-	b = PutBytes(b, s.Digest)
-	b = PutFixed64(b, uint64(s.Index))
-	if s.Lost() {
-		b = PutUvarint(PutFixed64(b, uint64(s.Loss.Inode)), uint64(s.Loss.Offset))
+	uvarint(c, &s.World)
+	uvarint(c, &s.Sealed)
+	fixed64(c, &s.Dir)
+	uvarint(c, &s.Timeout)
+	uvarint(c, &s.LastSeal)
+	c.string(&s.Reason)
+	missing := list(c, &s.Missing, 1)
+	for i := range missing {
+		uvarint(c, &missing[i])
 	}
-	return b
-}
-
-// Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (s *Step) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(StepVersion)
-	state := d.Byte()
-	s.State = wire.StepState(state &^ stepHasLoss)
-	s.World = d.U32()
-	s.Sealed = d.U32()
-	s.Dir = moraine.InodeID(d.Fixed64())
-	s.Timeout = d.Uvarint()
-	s.LastSeal = d.Uvarint()
-	s.Reason = d.string()
-	for range d.Count(1) {
-		s.Missing = append(s.Missing, d.U32())
-	}
-	s.Bytes = d.Uvarint()
-	s.Level = moraine.Level(d.Byte())
-	s.At = int64(d.Fixed64())
-	s.Degraded = d.Uvarint()
-	s.Protects = d.U32()
-	s.Job = moraine.JobID(d.Fixed64())
-	s.Digest = d.bytes()
-	s.Index = moraine.InodeID(d.Fixed64())
-	s.Loss = StepLoss{}
+	uvarint(c, &s.Bytes)
+	oneByte(c, &s.Level)
+	fixed64(c, &s.At)
+	uvarint(c, &s.Degraded)
+	uvarint(c, &s.Protects)
+	fixed64(c, &s.Job)
+	c.bytes(&s.Digest)
+	fixed64(c, &s.Index)
 	if state&stepHasLoss != 0 {
-		s.Loss = StepLoss{moraine.InodeID(d.Fixed64()), int64(d.Uvarint())}
-		if s.Loss.Inode == 0 {
-			d.fail(errNoLoss)
+		fixed64(c, &s.Loss.Inode)
+		if uvarint(c, &s.Loss.Offset); s.Loss.Inode == 0 {
+			c.fail(errNoLoss)
 		}
 	}
-	return d.End("step")
+	return c
 }
 
 // ToWire returns the wire form.
@@ -175,14 +160,16 @@ type Block struct {
 }
 
 // Encode returns the stored value.
-func (b *Block) Encode() []byte { return PutBytes(PutBytes([]byte{partVersion}, b.Sealed), b.Digest) }
+func (b *Block) Encode() []byte { return b.fields(encoder(5 + len(b.Sealed) + len(b.Digest))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (b *Block) Decode(value []byte) error {
-	d := Dec{B: value}
-	d.Version(partVersion)
-	b.Sealed, b.Digest = d.bytes(), d.bytes()
-	return d.End("block of a step")
+func (b *Block) Decode(value []byte) error { return b.fields(decoder(value)).End("block of a step") }
+
+func (b *Block) fields(c *codec) *codec {
+	c.version(partVersion)
+	c.bytes(&b.Sealed)
+	c.bytes(&b.Digest)
+	return c
 }
 
 // Blocks returns the number of blocks of the step.
@@ -205,12 +192,9 @@ func (s *Step) Lost() bool { return s.Loss != StepLoss{} }
 const StepLeaseVersion = 1
 
 // EncodeStepLease returns the stored value of a read lease that a session took a number of times.
-func EncodeStepLease(times uint64) []byte { return PutUvarint([]byte{StepLeaseVersion}, times) }
+func EncodeStepLease(times uint64) []byte { return encodeNumber(StepLeaseVersion, times) }
 
 // DecodeStepLease decodes how often a session took a read lease.
 func DecodeStepLease(b []byte) (times uint64, err error) {
-	d := Dec{B: b}
-	d.Version(StepLeaseVersion)
-	times = d.Uvarint()
-	return times, d.End("lease of a step")
+	return decodeNumber[uint64](StepLeaseVersion, b, "lease of a step")
 }

@@ -15,47 +15,44 @@ type Tombstone struct {
 const tombstoneVersion = 1
 
 // Encode returns the stored value.
-func (s Tombstone) Encode() []byte {
-	return PutUvarint(PutUvarint(newValue(tombstoneVersion, 8), uint64(s.Below)), uint64(s.Bytes))
-}
+func (s Tombstone) Encode() []byte { return s.fields(encoder(8)).B }
 
 // DecodeTombstone decodes a tombstone; its key has the rest.
-func DecodeTombstone(b []byte) (Tombstone, error) {
-	d := Dec{B: b}
-	d.Version(tombstoneVersion)
-	s := Tombstone{Below: moraine.LayoutVersion(d.U32()), Bytes: int64(d.Uvarint())}
-	return s, d.End("tombstone")
+func DecodeTombstone(b []byte) (s Tombstone, err error) {
+	err = s.fields(decoder(b)).End("tombstone")
+	return s, err
+}
+
+func (s *Tombstone) fields(c *codec) *codec {
+	c.version(tombstoneVersion)
+	uvarint(c, &s.Below)
+	uvarint(c, &s.Bytes)
+	return c
 }
 
 // Place returns the value under TabTombstoneAt.
-func (s Tombstone) Place(since uint64) []byte {
-	b := PutUvarint(newValue(tombstoneVersion, 9), since)
-	if s.Kept {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
+func (s Tombstone) Place(since uint64) []byte { return placeFields(encoder(9), &since, &s.Kept).B }
 
 // DecodeTombstonePlace decodes the value under TabTombstoneAt.
 func DecodeTombstonePlace(b []byte) (since uint64, kept bool, err error) {
-	d := Dec{B: b}
-	d.Version(tombstoneVersion)
-	since, kept = d.Uvarint(), d.bool()
-	return since, kept, d.End("place of a tombstone")
+	err = placeFields(decoder(b), &since, &kept).End("place of a tombstone")
+	return since, kept, err
 }
 
-// EncodePresence returns the value of a chunk in the index of devices: the log index at which it
-// came there.
-func EncodePresence(index uint64) []byte {
-	return PutUvarint(newValue(presenceVersion, 8), index)
+func placeFields(c *codec, since *uint64, kept *bool) *codec {
+	c.version(tombstoneVersion)
+	uvarint(c, since)
+	c.bool(kept)
+	return c
 }
 
 const presenceVersion = 1
 
+// EncodePresence returns the value of a chunk in the index of devices: the log index at which it
+// came there.
+func EncodePresence(index uint64) []byte { return encodeNumber(presenceVersion, index) }
+
 // DecodePresence decodes the log index at which a chunk came to a device.
 func DecodePresence(b []byte) (uint64, error) {
-	d := Dec{B: b}
-	d.Version(presenceVersion)
-	at := d.Uvarint()
-	return at, d.End("index of devices")
+	return decodeNumber[uint64](presenceVersion, b, "index of devices")
 }

@@ -23,16 +23,16 @@ type UnsafeFile struct {
 const unsafeVersion = 1
 
 // Encode returns the stored value.
-func (u UnsafeFile) Encode() []byte {
-	b := PutUvarint(PutFixed64([]byte{unsafeVersion}, uint64(u.Generation)), uint64(u.UpTo))
-	return putBool(PutUvarint(b, uint64(u.Mark)), u.Found)
-}
+func (u UnsafeFile) Encode() []byte { return u.fields(encoder(32)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (u *UnsafeFile) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(unsafeVersion)
-	u.Generation, u.UpTo = moraine.Generation(d.Fixed64()), int64(d.Uvarint())
-	u.Mark, u.Found = int64(d.Uvarint()), d.bool()
-	return d.End("file below nvme")
+func (u *UnsafeFile) Decode(b []byte) error { return u.fields(decoder(b)).End("file below nvme") }
+
+func (u *UnsafeFile) fields(c *codec) *codec {
+	c.version(unsafeVersion)
+	fixed64(c, &u.Generation)
+	uvarint(c, &u.UpTo)
+	uvarint(c, &u.Mark)
+	c.bool(&u.Found)
+	return c
 }

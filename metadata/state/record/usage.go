@@ -34,44 +34,48 @@ func (u Usage) Zero() bool { return u == Usage{} }
 // Encode writes counts in zigzag form. Correct counts are never negative, but counts computed from
 // a damaged record may be, and reports of them need an encoding too. The count of checkpoints is
 // written only if it is not 0.
-func (u Usage) Encode() []byte {
-	b := putVarint(putVarint(newValue(usageVersion, 16), u.Bytes), u.Inodes)
-	if u.Steps != 0 {
-		b = putVarint(b, u.Steps)
-	}
-	return b
-}
+func (u Usage) Encode() []byte { return u.fields(encoder(16)).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (u *Usage) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(usageVersion)
-	u.Bytes, u.Inodes = d.varint(), d.varint()
-	if d.Err == nil && len(d.B) > 0 {
-		if u.Steps = d.varint(); u.Steps == 0 {
-			d.fail(errors.New("a count of no checkpoints is not written"))
+func (u *Usage) Decode(b []byte) error { return u.fields(decoder(b)).End("usage") }
+
+func (u *Usage) fields(c *codec) *codec {
+	c.version(usageVersion)
+	c.varint(&u.Bytes)
+	c.varint(&u.Inodes)
+	if c.more(u.Steps != 0) {
+		if c.varint(&u.Steps); u.Steps == 0 {
+			c.fail(errors.New("a count of no checkpoints is not written"))
 		}
 	}
-	if d.Err == nil && u.Zero() {
-		d.fail(errors.New("nothing is counted, and the record should not be there"))
+	if u.Zero() {
+		c.fail(errors.New("nothing is counted, and the record should not be there"))
 	}
-	return d.End("usage")
+	return c
+}
+
+// counts is the usage as part of another record, where each count has its place.
+func (u *Usage) counts(c *codec) {
+	c.varint(&u.Bytes)
+	c.varint(&u.Inodes)
+	c.varint(&u.Steps)
 }
 
 const heightVersion = 1
 
+// EncodeHeight returns the stored value of a directory's height.
+func EncodeHeight(height uint32) []byte { return heightFields(encoder(6), &height).B }
+
 // DecodeHeight decodes the height of a directory.
-func DecodeHeight(b []byte) (uint32, error) {
-	d := Dec{B: b}
-	d.Version(heightVersion)
-	height := d.U32()
-	if d.Err == nil && height == 0 {
-		d.fail(errors.New("a height of 0 is not written"))
-	}
-	return height, d.End("height")
+func DecodeHeight(b []byte) (height uint32, err error) {
+	err = heightFields(decoder(b), &height).End("height")
+	return height, err
 }
 
-// EncodeHeight returns the stored value of a directory's height.
-func EncodeHeight(height uint32) []byte {
-	return PutUvarint([]byte{heightVersion}, uint64(height))
+func heightFields(c *codec, height *uint32) *codec {
+	c.version(heightVersion)
+	if uvarint(c, height); *height == 0 {
+		c.fail(errors.New("a height of 0 is not written"))
+	}
+	return c
 }
