@@ -77,34 +77,26 @@ const countersVersion = 1
 type Counters [numCounters]uint64
 
 // Encode returns the stored value.
-func (c *Counters) Encode() []byte {
-	b := make([]byte, 0, 2+4*numCounters)
-	b = append(b, countersVersion)
-	n := int(numCounters)
-	for n > int(counters1) && c[n-1] == 0 {
-		n--
-	}
-	b = PutUvarint(b, uint64(n))
-	for _, v := range c[:n] {
-		b = PutUvarint(b, v)
-	}
-	return b
-}
+func (n *Counters) Encode() []byte { return n.fields(encoder(int(2 + 4*numCounters))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
-func (c *Counters) Decode(b []byte) error {
-	d := Dec{B: b}
-	d.Version(countersVersion)
-	n := d.Count(1)
-	if n > int(numCounters) {
-		n = int(numCounters) // counters of a newer build would be lost: End reports the remaining bytes
+func (n *Counters) Decode(b []byte) error { return n.fields(decoder(b)).End("counters") }
+
+func (n *Counters) fields(c *codec) *codec {
+	c.version(countersVersion)
+	last := int(numCounters)
+	for !c.reading && last > int(counters1) && n[last-1] == 0 {
+		last--
 	}
-	*c = Counters{}
-	for i := 0; i < n; i++ {
-		c[i] = d.Uvarint()
+	c.count(&last, 1)
+	if c.reading {
+		// The counters of a newer build would be lost: End reports the remaining bytes.
+		last = min(last, int(numCounters))
+		*n = Counters{}
 	}
-	if n > int(counters1) && c[n-1] == 0 {
-		d.fail(errors.New("the last counter is 0, and should not be there"))
+	c.uvarints(n[:last])
+	if last > int(counters1) && n[last-1] == 0 {
+		c.fail(errors.New("the last counter is 0, and should not be there"))
 	}
-	return d.End("counters")
+	return c
 }

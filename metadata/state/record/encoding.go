@@ -60,6 +60,11 @@ func (d *Dec) bool() bool {
 
 // Uvarint reads an unsigned varint.
 func (d *Dec) Uvarint() uint64 {
+	if len(d.B) > 0 && d.B[0] < 0x80 { // most numbers
+		v := d.B[0]
+		d.B = d.B[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(d.B)
 	if n <= 0 || (n > 1 && d.B[n-1] == 0) {
 		d.fail(errors.New("number is cut off, too long or padded"))
@@ -77,16 +82,6 @@ func (d *Dec) U32() uint32 {
 		return 0
 	}
 	return uint32(v)
-}
-
-// u8 reads an uvarint of at most 8 bits.
-func (d *Dec) u8() uint8 {
-	v := d.Uvarint()
-	if v>>8 != 0 {
-		d.fail(fmt.Errorf("number %d needs more than 8 bits", v))
-		return 0
-	}
-	return uint8(v)
 }
 
 // varint reads a signed number in zigzag form.
