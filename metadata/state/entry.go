@@ -37,11 +37,11 @@ func EncodeEntry(cmds [][]byte) []byte {
 	b := make([]byte, 0, size)
 	b = append(b, entryMagic...)
 	b = append(b, entryVersion)
-	b = record.PutUvarint(b, uint64(len(cmds)))
+	b = binary.AppendUvarint(b, uint64(len(cmds)))
 	for _, c := range cmds {
-		b = record.PutBytes(b, c)
+		b = append(binary.AppendUvarint(b, uint64(len(c))), c...)
 	}
-	return record.PutFixed32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
 // CheckEntry returns Corrupt if the bytes of a log entry fail their checksum, whatever its version.

@@ -141,10 +141,7 @@ func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
-	d := record.Dec{B: b}
-	d.Version(record.RunVersion)
-	n := d.U32()
-	return n, d.End("launch")
+	return record.DecodeNumber[uint32](record.RunVersion, b, "launch")
 }
 
 // mayBegin decides whether a new launch may take the run over. A lower restart of a known scheduler
@@ -187,10 +184,8 @@ func jobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, kn
 	if err != nil || !known {
 		return 0, false, err
 	}
-	d := record.Dec{B: b}
-	d.Version(record.RunVersion)
-	highest = d.Uvarint()
-	return highest, true, d.End("restart of a job")
+	highest, err = record.DecodeNumber[uint64](record.RunVersion, b, "restart of a job")
+	return highest, true, err
 }
 
 // beginAttempt starts the next attempt. Every later request of an earlier attempt fails with
@@ -200,9 +195,9 @@ func beginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
 	t.Put(t.K.Run(r.Id), r.Encode())
 	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
-	t.Put(t.K.Launch(r.Id, a.Launch), record.PutUvarint([]byte{record.RunVersion}, uint64(a.Number)))
+	t.Put(t.K.Launch(r.Id, a.Launch), record.EncodeNumber(record.RunVersion, a.Number))
 	if a.Job != "" {
-		t.Put(t.K.RunJob(r.Id, a.Job), record.PutUvarint([]byte{record.RunVersion}, a.Restart))
+		t.Put(t.K.RunJob(r.Id, a.Job), record.EncodeNumber(record.RunVersion, a.Restart))
 	}
 	prefix := record.Be64(t.K.Key(record.TabOpenStep, 8), uint64(r.Id))
 	open, err := t.KeysUnder(prefix, maxFencedSteps)

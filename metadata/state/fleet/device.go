@@ -150,10 +150,8 @@ func deviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 		return nil, err
 	}
 	if ok {
-		r := record.Dec{B: b}
-		r.Version(record.DeviceVersion)
-		id := moraine.DeviceID(r.U32())
-		if err := r.End("device identity"); err != nil {
+		id, err := record.DecodeNumber[moraine.DeviceID](record.DeviceVersion, b, "device identity")
+		if err != nil {
 			return nil, err
 		}
 		d, err := Device(&t.View, id)
@@ -167,7 +165,7 @@ func deviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 		return nil, err
 	}
 	d := &record.Device{Id: id, Uuid: uuid, State: record.DeviceIn}
-	t.Insert(t.K.DeviceUUID(uuid), record.PutUvarint([]byte{record.DeviceVersion}, uint64(d.Id)))
+	t.Insert(t.K.DeviceUUID(uuid), record.EncodeNumber(record.DeviceVersion, d.Id))
 	return d, nil
 }
 

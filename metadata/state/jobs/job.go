@@ -171,7 +171,7 @@ func IndexMove(t *kvtx.Tx, j *record.Job, by int) {
 	t.Count[record.CMoves] += uint64(by)
 	key := t.K.Move(moraine.InodeID(j.Target), uint8(j.Kind))
 	if by > 0 {
-		t.Put(key, record.PutFixed64([]byte{1}, uint64(j.Id)))
+		t.Put(key, record.EncodeID(record.JobVersion, j.Id))
 	} else {
 		t.Del(key)
 	}

@@ -229,17 +229,14 @@ func tenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, e
 		return 0, err
 	}
 	if ok {
-		d := record.Dec{B: b}
-		d.Version(record.TenantVersion)
-		id := moraine.Tenant(d.U32())
-		return id, d.End("tenant")
+		return record.DecodeNumber[moraine.Tenant](record.TenantVersion, b, "tenant")
 	}
 	if t.Count[record.CTenant] >= math.MaxUint32 {
 		return 0, kvtx.Fail(moraine.NoSpace, "create", name, "there are no numbers of tenants left")
 	}
 	id := moraine.Tenant(t.Next(record.CTenant))
-	t.Insert(t.K.TenantName(name), record.PutUvarint([]byte{record.TenantVersion}, uint64(id)))
-	t.Insert(t.K.Tenant(id), record.PutString([]byte{record.TenantVersion}, name))
+	t.Insert(t.K.TenantName(name), record.EncodeNumber(record.TenantVersion, id))
+	t.Insert(t.K.Tenant(id), record.EncodeText(record.TenantVersion, name))
 	return id, nil
 }
 

@@ -19,7 +19,7 @@ type answers struct {
 // Encode appends the answer to b, the session record with all its other fields.
 func (a *answers) Encode(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-sessionHead))
-	return PutBytes(b, a.Answer)
+	return putBytes(b, a.Answer)
 }
 
 // decodeAnswer removes the answer from the end of the record; it follows the next n bytes.

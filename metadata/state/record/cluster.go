@@ -71,11 +71,11 @@ func memberFields(c *codec, dir *moraine.UUID) *codec {
 const routingVersion = 1
 
 // EncodeRouting returns the stored value of the routing epoch.
-func EncodeRouting(epoch uint64) []byte { return encodeNumber(routingVersion, epoch) }
+func EncodeRouting(epoch uint64) []byte { return EncodeNumber(routingVersion, epoch) }
 
 // DecodeRouting decodes the routing epoch.
 func DecodeRouting(b []byte) (uint64, error) {
-	return decodeNumber[uint64](routingVersion, b, "routing")
+	return DecodeNumber[uint64](routingVersion, b, "routing")
 }
 
 const revocationVersion = 1

@@ -98,7 +98,7 @@ func fixed64[T ~uint64 | ~int64](c *codec, p *T) {
 	if c.reading {
 		*p = T(c.Fixed64())
 	} else {
-		c.B = PutFixed64(c.B, uint64(*p))
+		c.B = putFixed64(c.B, uint64(*p))
 	}
 }
 
@@ -107,7 +107,7 @@ func (c *codec) fixed32(p *uint32) {
 	if c.reading {
 		*p = c.Dec.fixed32()
 	} else {
-		c.B = PutFixed32(c.B, *p)
+		c.B = putFixed32(c.B, *p)
 	}
 }
 
@@ -134,7 +134,7 @@ func (c *codec) string(p *string) {
 	if c.reading {
 		*p = c.Dec.string()
 	} else {
-		c.B = PutString(c.B, *p)
+		c.B = putString(c.B, *p)
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *codec) bytes(p *[]byte) {
 	if c.reading {
 		*p = c.Dec.bytes()
 	} else {
-		c.B = PutBytes(c.B, *p)
+		c.B = putBytes(c.B, *p)
 	}
 }
 
@@ -193,13 +193,13 @@ func (c *codec) more(set bool) bool {
 
 // Rows of one number or text name their form here; their version and name are the caller's.
 
-// encodeNumber returns the stored value of a row of one number.
-func encodeNumber[T ~uint32 | ~uint64](version byte, n T) []byte {
+// EncodeNumber returns the stored value of a row of one number.
+func EncodeNumber[T ~uint32 | ~uint64](version byte, n T) []byte {
 	return numberFields(encoder(8), version, &n).B
 }
 
-// decodeNumber decodes a row of one number; what names the row in errors.
-func decodeNumber[T ~uint32 | ~uint64](version byte, b []byte, what string) (n T, err error) {
+// DecodeNumber decodes a row of one number; what names the row in errors.
+func DecodeNumber[T ~uint32 | ~uint64](version byte, b []byte, what string) (n T, err error) {
 	err = numberFields(decoder(b), version, &n).End(what)
 	return n, err
 }
@@ -210,11 +210,11 @@ func numberFields[T ~uint32 | ~uint64](c *codec, version byte, n *T) *codec {
 	return c
 }
 
-// encodeID returns the stored value of a row of one number of fixed width.
-func encodeID[T ~uint64](version byte, id T) []byte { return idFields(encoder(9), version, &id).B }
+// EncodeID returns the stored value of a row of one number of fixed width.
+func EncodeID[T ~uint64](version byte, id T) []byte { return idFields(encoder(9), version, &id).B }
 
-// decodeID decodes a row of one number of fixed width; what names the row in errors.
-func decodeID[T ~uint64](version byte, b []byte, what string) (id T, err error) {
+// DecodeID decodes a row of one number of fixed width; what names the row in errors.
+func DecodeID[T ~uint64](version byte, b []byte, what string) (id T, err error) {
 	err = idFields(decoder(b), version, &id).End(what)
 	return id, err
 }
@@ -225,8 +225,8 @@ func idFields[T ~uint64](c *codec, version byte, id *T) *codec {
 	return c
 }
 
-// encodeText returns the stored value of a row of one text.
-func encodeText(version byte, s string) []byte {
+// EncodeText returns the stored value of a row of one text.
+func EncodeText(version byte, s string) []byte {
 	return textFields(encoder(3+len(s)), version, &s).B
 }
 

@@ -13,7 +13,7 @@ type coded interface {
 	Decode([]byte) error
 }
 
-// again makes a codec's decoder from a constructor of the record.
+// again makes the decoder of a kind of value from a constructor of the record.
 func again[R coded](fresh func() R) func([]byte) ([]byte, error) {
 	return func(b []byte) ([]byte, error) {
 		r := fresh()
@@ -93,9 +93,9 @@ var clusterCodecs = []valueKind{
 		Parent: 1<<40 | 3, Again: true, Made: true, Ending: wire.JobState_JOB_STATE_CANCELED}).Encode(), again(func() *Job { return &Job{} })},
 	{"tree-job", (&Job{Kind: wire.JobKind_JOB_KIND_MOVE_TREE, State: wire.JobState_JOB_STATE_PENDING, Target: 1<<40 | 9, Moves: wire.JobKind_JOB_KIND_EVICT}).Encode(),
 		again(func() *Job { return &Job{} })},
-	{"tree-dir", PutString([]byte{1}, "name"), func(b []byte) ([]byte, error) {
+	{"tree-dir", putString([]byte{1}, "name"), func(b []byte) ([]byte, error) {
 		name, err := DecodeTreeDir(b)
-		return PutString([]byte{1}, name), err
+		return putString([]byte{1}, name), err
 	}},
 	{"object", (&Object{At: Place{"b", "p/run/part"}, Version: "v1", Etag: "abc-2", Size: 1 << 33, Crc: 0xdeadbeef, Inode: 1<<40 | 9, Generation: 1<<56 | 4, Refs: 2,
 		Newest: true, Piece: 1 << 24, Tenant: 1, Kept: true, Job: 1<<40 | 7, Verified: wire.Verified_VERIFIED_READ_BACK}).Encode(), again(func() *Object { return &Object{} })},

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// encodes makes a codec's decoder from a decoding and an encoding function.
+// encodes makes the decoder of a kind of value from a decoding and an encoding function.
 func encodes[V any](decode func([]byte) (V, error), encode func(V) []byte) func([]byte) ([]byte, error) {
 	return func(b []byte) ([]byte, error) {
 		v, err := decode(b)

@@ -176,26 +176,26 @@ func newValue(version byte, size int) []byte {
 
 // The writers append to b what the readers of Dec read.
 
-// PutUvarint appends an unsigned varint.
-func PutUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
+// putUvarint appends an unsigned varint.
+func putUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
 
 func putVarint(b []byte, v int64) []byte {
 	return binary.AppendUvarint(b, uint64(v)<<1^uint64(v>>63))
 }
 
-// PutFixed64 appends 8 bytes, little endian.
-func PutFixed64(b []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(b, v) }
+// putFixed64 appends 8 bytes, little endian.
+func putFixed64(b []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(b, v) }
 
-// PutFixed32 appends 4 bytes, little endian.
-func PutFixed32(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(b, v) }
+// putFixed32 appends 4 bytes, little endian.
+func putFixed32(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(b, v) }
 
-// PutString appends the length and bytes of s.
-func PutString(b []byte, s string) []byte {
+// putString appends the length and bytes of s.
+func putString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// PutBytes appends the length and bytes of s.
-func PutBytes(b, s []byte) []byte {
+// putBytes appends the length and bytes of s.
+func putBytes(b, s []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 

@@ -48,14 +48,14 @@ func (g *Grant) Use(id moraine.StripeID) {
 func (g *Grant) Encode() []byte {
 	b := make([]byte, 0, 48+len(g.Used))
 	b = append(b, GrantVersion)
-	b = PutFixed64(b, uint64(g.First))
-	b = PutUvarint(b, uint64(g.Count))
-	b = PutFixed64(b, uint64(g.Session))
-	b = PutUvarint(b, uint64(g.Tenant))
-	b = PutUvarint(PutUvarint(b, uint64(g.Chunks)), uint64(g.Length))
-	b = PutBytes(b, g.Used)
-	b = PutUvarint(b, g.EndedAt)
-	return PutUvarint(b, g.EndedSince)
+	b = putFixed64(b, uint64(g.First))
+	b = putUvarint(b, uint64(g.Count))
+	b = putFixed64(b, uint64(g.Session))
+	b = putUvarint(b, uint64(g.Tenant))
+	b = putUvarint(putUvarint(b, uint64(g.Chunks)), uint64(g.Length))
+	b = putBytes(b, g.Used)
+	b = putUvarint(b, g.EndedAt)
+	return putUvarint(b, g.EndedSince)
 }
 
 // DecodeGrant decodes a grant.
@@ -106,11 +106,11 @@ func (g *Grant) Fold(other *Grant) {
 }
 
 // EncodeEndedCursor returns the stored value of the cursor over ended grants.
-func EncodeEndedCursor(at moraine.StripeID) []byte { return encodeID(endedCursorVersion, at) }
+func EncodeEndedCursor(at moraine.StripeID) []byte { return EncodeID(endedCursorVersion, at) }
 
 // DecodeEndedCursor decodes the cursor over ended grants.
 func DecodeEndedCursor(b []byte) (moraine.StripeID, error) {
-	return decodeID[moraine.StripeID](endedCursorVersion, b, "cursor of ended grants")
+	return DecodeID[moraine.StripeID](endedCursorVersion, b, "cursor of ended grants")
 }
 
 const endedCursorVersion = 1

@@ -91,44 +91,44 @@ const (
 func (i *Inode) Encode() []byte {
 	b := make([]byte, 0, 120+len(i.Target)+len(i.Name))
 	flags := i.flags()
-	b = PutUvarint(append(b, InodeVersion, i.Typ), uint64(flags))
-	b = PutUvarint(b, uint64(i.Mode))
-	b = PutUvarint(b, uint64(i.Uid))
-	b = PutUvarint(b, uint64(i.Gid))
-	b = PutUvarint(b, uint64(i.Nlink))
-	b = PutUvarint(b, uint64(i.Tenant))
-	b = PutFixed64(b, uint64(i.Parent))
-	b = PutFixed64(b, uint64(i.Atime))
-	b = PutFixed64(b, uint64(i.Mtime))
-	b = PutFixed64(b, uint64(i.Ctime))
+	b = putUvarint(append(b, InodeVersion, i.Typ), uint64(flags))
+	b = putUvarint(b, uint64(i.Mode))
+	b = putUvarint(b, uint64(i.Uid))
+	b = putUvarint(b, uint64(i.Gid))
+	b = putUvarint(b, uint64(i.Nlink))
+	b = putUvarint(b, uint64(i.Tenant))
+	b = putFixed64(b, uint64(i.Parent))
+	b = putFixed64(b, uint64(i.Atime))
+	b = putFixed64(b, uint64(i.Mtime))
+	b = putFixed64(b, uint64(i.Ctime))
 	if i.Owner != 0 {
-		b = PutFixed64(b, uint64(i.Owner))
+		b = putFixed64(b, uint64(i.Owner))
 	}
 	switch i.Typ {
 	case TypeDirectory:
-		b = PutUvarint(b, i.Entries)
+		b = putUvarint(b, i.Entries)
 	case TypeSymlink:
-		b = PutString(b, i.Target)
+		b = putString(b, i.Target)
 	case TypeFile:
-		b = PutUvarint(b, uint64(i.Size))
-		b = PutFixed64(b, uint64(i.Generation))
+		b = putUvarint(b, uint64(i.Size))
+		b = putFixed64(b, uint64(i.Generation))
 		b = append(b, byte(i.Level))
 		if i.Content != 0 {
-			b = PutUvarint(b, uint64(i.Stored))
-			b = PutUvarint(b, i.Degraded)
-			b = PutUvarint(b, i.Content)
-			b = PutUvarint(b, i.Refs)
-			b = PutUvarint(b, uint64(i.LastEnd))
+			b = putUvarint(b, uint64(i.Stored))
+			b = putUvarint(b, i.Degraded)
+			b = putUvarint(b, i.Content)
+			b = putUvarint(b, i.Refs)
+			b = putUvarint(b, uint64(i.LastEnd))
 		}
 	}
 	if i.Name != "" {
-		b = PutString(b, i.Name)
+		b = putString(b, i.Name)
 	}
 	if i.Object != 0 {
-		b = PutFixed64(PutFixed64(b, uint64(i.Object)), uint64(i.ObjectGen))
+		b = putFixed64(putFixed64(b, uint64(i.Object)), uint64(i.ObjectGen))
 	}
 	if i.Evicted != 0 {
-		b = PutUvarint(b, uint64(i.Evicted))
+		b = putUvarint(b, uint64(i.Evicted))
 	}
 	if i.Step != (StepID{}) {
 		b = i.Step.Encode(b)
@@ -257,7 +257,7 @@ const DentryVersion = 1
 
 // Encode returns the stored value. It takes 19 ns, and 23 ns through a codec.
 func (e Dentry) Encode() []byte {
-	return PutFixed64(append(newValue(DentryVersion, 10), e.Typ), uint64(e.Inode))
+	return putFixed64(append(newValue(DentryVersion, 10), e.Typ), uint64(e.Inode))
 }
 
 // DecodeDentry decodes an entry of a directory.

@@ -165,11 +165,11 @@ func Utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 const ownedVersion = 1
 
 // EncodeOwned returns the stored value of a session's number of live jobs.
-func EncodeOwned(n uint64) []byte { return encodeNumber(ownedVersion, n) }
+func EncodeOwned(n uint64) []byte { return EncodeNumber(ownedVersion, n) }
 
 // DecodeOwned decodes a session's number of live jobs.
 func DecodeOwned(b []byte) (uint64, error) {
-	return decodeNumber[uint64](ownedVersion, b, "jobs of a session")
+	return DecodeNumber[uint64](ownedVersion, b, "jobs of a session")
 }
 
 // OfFile reports whether jobs of a kind move one file to or from the object tier. A file has at

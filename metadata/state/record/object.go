@@ -176,7 +176,7 @@ func (p Place) Beside() Place {
 }
 
 // EncodeRemovedIndex returns the row of a directory: the key of the removed index in it.
-func EncodeRemovedIndex(key string) []byte { return encodeText(removedIndexVersion, key) }
+func EncodeRemovedIndex(key string) []byte { return EncodeText(removedIndexVersion, key) }
 
 // DecodeRemovedIndex decodes the key of a removed index.
 func DecodeRemovedIndex(b []byte) (key string, err error) {

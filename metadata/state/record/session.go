@@ -34,16 +34,16 @@ const SessionVersion = 1
 func (s *Session) Encode() []byte {
 	b := make([]byte, 0, 96+len(s.Node)+len(s.Scope)+len(s.Answer))
 	b = append(b, SessionVersion, 0, 0, 0, 0) // the length follows
-	b = PutUvarint(b, s.AckedBelow)
-	b = PutString(b, s.Node)
-	b = PutString(b, s.Role)
-	b = PutFixed64(b, uint64(s.Root))
-	b = PutString(b, s.Scope)
+	b = putUvarint(b, s.AckedBelow)
+	b = putString(b, s.Node)
+	b = putString(b, s.Role)
+	b = putFixed64(b, uint64(s.Root))
+	b = putString(b, s.Scope)
 	b = putBool(b, s.ReadOnly)
 	b = putBool(b, s.Squash)
-	b = PutBytes(b, s.Nonce)
-	b = PutUvarint(b, s.Opened)
-	b = PutUvarint(PutUvarint(putBool(b, s.Leases), s.Number), s.Apart)
+	b = putBytes(b, s.Nonce)
+	b = putUvarint(b, s.Opened)
+	b = putUvarint(putUvarint(putBool(b, s.Leases), s.Number), s.Apart)
 	if s.Principal != (Principal{}) {
 		b = append(b, s.Principal[:]...)
 	}
@@ -90,9 +90,9 @@ func PrincipalOf(c *statepb.Caller) (p Principal) {
 }
 
 // EncodeNonce returns the row of a nonce: the session that it opened.
-func EncodeNonce(id moraine.SessionID) []byte { return encodeID(SessionVersion, id) }
+func EncodeNonce(id moraine.SessionID) []byte { return EncodeID(SessionVersion, id) }
 
 // DecodeNonce decodes the session that a nonce opened.
 func DecodeNonce(b []byte) (moraine.SessionID, error) {
-	return decodeID[moraine.SessionID](SessionVersion, b, "session nonce")
+	return DecodeID[moraine.SessionID](SessionVersion, b, "session nonce")
 }

@@ -192,9 +192,9 @@ func (s *Step) Lost() bool { return s.Loss != StepLoss{} }
 const StepLeaseVersion = 1
 
 // EncodeStepLease returns the stored value of a read lease that a session took a number of times.
-func EncodeStepLease(times uint64) []byte { return encodeNumber(StepLeaseVersion, times) }
+func EncodeStepLease(times uint64) []byte { return EncodeNumber(StepLeaseVersion, times) }
 
 // DecodeStepLease decodes how often a session took a read lease.
 func DecodeStepLease(b []byte) (times uint64, err error) {
-	return decodeNumber[uint64](StepLeaseVersion, b, "lease of a step")
+	return DecodeNumber[uint64](StepLeaseVersion, b, "lease of a step")
 }

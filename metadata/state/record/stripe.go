@@ -9,20 +9,20 @@ const stripeVersion = 1
 func EncodeStripe(s *moraine.Stripe) []byte {
 	b := make([]byte, 0, 40+12*len(s.Chunks))
 	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
-	b = PutUvarint(b, uint64(s.Version))
-	b = PutUvarint(b, uint64(s.Tenant))
-	b = PutUvarint(b, uint64(s.Length))
-	b = PutUvarint(b, uint64(s.LiveBytes))
-	b = PutUvarint(b, uint64(s.RefCount))
-	b = PutFixed64(b, uint64(s.Origin))
+	b = putUvarint(b, uint64(s.Version))
+	b = putUvarint(b, uint64(s.Tenant))
+	b = putUvarint(b, uint64(s.Length))
+	b = putUvarint(b, uint64(s.LiveBytes))
+	b = putUvarint(b, uint64(s.RefCount))
+	b = putFixed64(b, uint64(s.Origin))
 	b = append(b, s.Cipher)
-	b = PutUvarint(b, uint64(s.KeyID))
+	b = putUvarint(b, uint64(s.KeyID))
 	for i := range s.Chunks {
 		c := &s.Chunks[i]
-		b = PutUvarint(b, uint64(c.Device))
-		b = PutFixed32(b, c.CRC)
+		b = putUvarint(b, uint64(c.Device))
+		b = putFixed32(b, c.CRC)
 		b = append(b, byte(c.Level))
-		b = PutUvarint(b, uint64(c.Epoch))
+		b = putUvarint(b, uint64(c.Epoch))
 	}
 	return b
 }

@@ -50,9 +50,9 @@ const presenceVersion = 1
 
 // EncodePresence returns the value of a chunk in the index of devices: the log index at which it
 // came there.
-func EncodePresence(index uint64) []byte { return encodeNumber(presenceVersion, index) }
+func EncodePresence(index uint64) []byte { return EncodeNumber(presenceVersion, index) }
 
 // DecodePresence decodes the log index at which a chunk came to a device.
 func DecodePresence(b []byte) (uint64, error) {
-	return decodeNumber[uint64](presenceVersion, b, "index of devices")
+	return DecodeNumber[uint64](presenceVersion, b, "index of devices")
 }

@@ -159,10 +159,8 @@ func moveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, er
 	if err != nil || !ok {
 		return nil, err
 	}
-	d := record.Dec{B: b}
-	d.Version(record.JobVersion)
-	id := moraine.JobID(d.Fixed64())
-	if err := d.End("move"); err != nil {
+	id, err := record.DecodeID[moraine.JobID](record.JobVersion, b, "move")
+	if err != nil {
 		return nil, err
 	}
 	j, err := jobs.Job(v, id)

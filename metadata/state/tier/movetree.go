@@ -24,7 +24,7 @@ func QueueTree(t *kvtx.Tx, kind wire.JobKind, dir *record.Inode) (moraine.JobID,
 	if err != nil {
 		return 0, err
 	}
-	t.Put(t.K.TreeDir(id, dir.Id), record.PutString([]byte{record.JobVersion}, ""))
+	t.Put(t.K.TreeDir(id, dir.Id), record.EncodeText(record.JobVersion, ""))
 	return id, nil
 }
 
@@ -85,7 +85,7 @@ func listTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 			if name == moraine.UploadsDir {
 				continue
 			}
-			t.Put(t.K.TreeDir(j.Id, entries[n].Inode), record.PutString([]byte{record.JobVersion}, ""))
+			t.Put(t.K.TreeDir(j.Id, entries[n].Inode), record.EncodeText(record.JobVersion, ""))
 			continue
 		}
 		if entries[n].Typ != record.TypeFile {
@@ -113,7 +113,7 @@ func listTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 		t.Del(key)
 		return nil
 	}
-	t.Put(key, record.PutString([]byte{record.JobVersion}, names[len(names)-1]))
+	t.Put(key, record.EncodeText(record.JobVersion, names[len(names)-1]))
 	return nil
 }
 
