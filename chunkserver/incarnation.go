@@ -60,7 +60,7 @@ func (ms *metaState) remember(said, newest moraine.MarkedIncarnation) error {
 		}
 		if noted == 0 {
 			return &moraine.Error{Op: "chunkserver", Ref: ms.cfg.Node, Kind: moraine.IOError,
-				Err: fmt.Errorf("no device could store that the metadata is at incarnation %v", said)}
+				Err: fmt.Errorf("no device could store the metadata's incarnation %v", said)}
 		}
 	}
 	if newest.Number != 0 {

@@ -296,7 +296,7 @@ func lost(err error) error {
 	switch moraine.KindOf(err) {
 	case moraine.NotFound, moraine.Conflict:
 		return &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Lost,
-			Err: fmt.Errorf("the bucket does not have the object as it was recorded: %w", err)}
+			Err: fmt.Errorf("the object in the bucket is missing or differs from its record: %w", err)}
 	}
 	return err
 }

@@ -121,7 +121,7 @@ func (ct *content) withdraw(b *batch, err error) (off int64, n int, _ error) {
 	case b.state == batchFailed:
 		return 0, 0, b.err
 	case b.asked:
-		return 0, 0, &moraine.Error{Op: "append", Ref: ct.ref, Kind: moraine.Timeout, Err: fmt.Errorf("it may be appended yet: %v", err)}
+		return 0, 0, &moraine.Error{Op: "append", Ref: ct.ref, Kind: moraine.Timeout, Err: fmt.Errorf("the append may still take effect: %v", err)}
 	}
 	ct.fail(b, err)
 	ct.prune()

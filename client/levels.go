@@ -56,7 +56,7 @@ func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 		case a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe:
 			return nil
 		case IsLost(a):
-			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were in memory alone, and are gone")}
+			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were only in memory, and are lost")}
 		}
 		if !retry.PauseUpTo(ctx, n.c.clock, try, risePoll) {
 			return retry.ContextErrorAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))

@@ -127,9 +127,9 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 func overQuota(at moraine.InodeID, growth int64, left uint64, q *wire.Usage) error {
 	if q == nil || q.QuotaBytes == 0 || max(q.QuotaBytes, q.Bytes)-q.Bytes != left {
 		return &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,
-			Err: fmt.Errorf("%d bytes more would not fit: the quotas of the directories above leave %d", growth, left)}
+			Err: fmt.Errorf("%d more bytes do not fit: the quotas of the directories above leave %d", growth, left)}
 	}
 	return &moraine.Error{Op: "quota", Ref: q.Path, Kind: moraine.QuotaExceeded,
-		Err: fmt.Errorf("%d bytes more would not fit below %s: %d are there, and its quota is %d: remove something there, or have the quota raised",
+		Err: fmt.Errorf("%d more bytes do not fit below %s: it has %d, and its quota is %d: remove files there, or ask an administrator to raise the quota",
 			growth, q.Path, q.Bytes, q.QuotaBytes)}
 }

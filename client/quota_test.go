@@ -46,7 +46,7 @@ func TestQuotaRefusesTheFirstWrite(t *testing.T) {
 			require.NoError(t, err)
 			_, err = f.Write(bytesOf(1, 2<<20))
 			require.ErrorIs(t, err, moraine.QuotaExceeded)
-			require.ErrorContains(t, err, "below /team: 0 are there, and its quota is 1048576")
+			require.ErrorContains(t, err, "below /team: it has 0, and its quota is 1048576")
 			require.NotContains(t, err.Error(), "inodes")
 			f.Abort()
 

@@ -167,7 +167,7 @@ func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 				count := beforeCommits(c, func(_ int, op *wire.Commit) { c.loseMemory(devicesOf(op)[:3]) })
 				err := save(c, cl, "/f", bytesOf(3, 200_000))
 				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
-				require.ErrorContains(t, err, "could not be put on others")
+				require.ErrorContains(t, err, "could not write the bytes to other devices")
 				require.NotErrorIs(t, err, moraine.Stale)
 				require.NotErrorIs(t, err, moraine.NotFound)
 				require.Equal(t, 1, count())

@@ -37,12 +37,12 @@ func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 	}
 	open := m.fs.files.count()
 	if open == 0 {
-		m.fs.log.Info("mount ended while another mount namespace or a working directory still had it", "dir", m.cfg.Dir)
+		m.fs.log.Info("mount ended while another mount namespace or a working directory still used it", "dir", m.cfg.Dir)
 		return errors.Join(err, flushed)
 	}
 	m.fs.log.Warn("open files disconnected", "dir", m.cfg.Dir, "files", open)
 	return errors.Join(err, m.fs.files.flushAll(m.fs.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
-		Err: fmt.Errorf("%d files were still open after %v and are disconnected; what was written before is committed", open, m.cfg.EndPatience)})
+		Err: fmt.Errorf("%d files were still open after %v: the mount disconnected them; earlier writes are committed", open, m.cfg.EndPatience)})
 }
 
 // Detach removes a mount from the directory tree at once. Open files stay usable as

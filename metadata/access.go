@@ -111,7 +111,7 @@ func openSessionRequest(c *lead.Call) (*wire.MetaRequest, error) {
 		return nil, lead.Denied("the certificate of %q is confined to %s", c.Caller.Node, c.Caller.Scope)
 	}
 	if len(asked.Nonce) != nonceLen {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a nonce of %d bytes; it must be %d", len(asked.Nonce), nonceLen)}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the nonce has %d bytes, but must have %d", len(asked.Nonce), nonceLen)}
 	}
 	req := proto.CloneOf(c.Req)
 	open := req.GetOpenSession()

@@ -68,7 +68,7 @@ func (d *backupDesk) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaRe
 			return nil, errors.Join(err, d.backups.end(id, b))
 		}
 	default:
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("offset %d of a backup that is read at %d", asked.Offset, next)}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request names offset %d of a backup whose reader is at %d", asked.Offset, next)}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{
 		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(d.Cluster.Incarnation),
@@ -184,7 +184,7 @@ func (s *backups) makeRoom(now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if held+s.beginning >= maxBackups {
-		return &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d backups are being taken: try again in a minute", maxBackups)}
+		return &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d backups are in progress: try again in a minute", maxBackups)}
 	}
 	s.beginning++
 	return nil

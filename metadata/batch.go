@@ -22,7 +22,7 @@ const maxBatch = 64
 func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	requests := c.Req.GetBatch().GetRequests()
 	if len(requests) == 0 || len(requests) > maxBatch {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d requests; 1 to %d make a batch", len(requests), maxBatch)}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the batch has %d requests, but must have 1 to %d", len(requests), maxBatch)}
 	}
 	reply := &wire.BatchReply{Responses: make([]*wire.MetaResponse, len(requests))}
 	left := make([]int, 0, len(requests)) // requests to propose
@@ -83,10 +83,10 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 // which the leader has already checked.
 func (l *leader) mayBatch(c *lead.Call, req *wire.MetaRequest) error {
 	if o := ops.Of(req); o == nil || !o.Batched {
-		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%T is not made in a batch", req.GetOp())}
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%T is not allowed in a batch", req.GetOp())}
 	}
 	if req.Session != c.Req.Session || req.Number == 0 || req.Partition != c.Req.Partition {
-		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a request of a batch has the batch's session, and a number")}
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("each request of a batch needs the batch's session and a number")}
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (l *leader) keepTime(ctx context.Context) {
 		last = now
 		if elapsed > clockGap {
 			l.Metrics.ClockGaps.Inc()
-			l.Log.Warn("time jumped: every session and host is renewed for a full term", "elapsed", elapsed)
+			l.Log.Warn("the clock jumped: the leader renews every session and host for a full term", "elapsed", elapsed)
 			l.sessions.renewAll(now)
 			l.fleet.Topology.RenewAll(now)
 		}

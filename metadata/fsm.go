@@ -75,7 +75,7 @@ func (f machineFSM) checkLevel(kv kvtx.KV) error {
 	}
 	if info.FeatureLevel > f.machine.Level {
 		return &moraine.Error{Op: "metadata.ApplyEntry", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("the cluster is at feature level %d, and this build speaks up to %d: start a newer one", info.FeatureLevel, f.machine.Level)}
+			Err: fmt.Errorf("the cluster has feature level %d, but this build supports up to %d: start a newer build", info.FeatureLevel, f.machine.Level)}
 	}
 	f.spoken.Store(err == nil)
 	return nil

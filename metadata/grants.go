@@ -24,7 +24,7 @@ const maxPlace = 1024
 func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetGrant()
 	if asked.Count == 0 || asked.Count > maxPlace {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request is for %d stripes, but must be for 1 to %d", asked.Count, maxPlace)}
 	}
 	policy, some, err := l.policyScheme(c, moraine.InodeID(asked.Inode))
 	if err != nil {
@@ -92,9 +92,9 @@ func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	asked := c.Req.GetPlace()
 	switch {
 	case len(asked.Stripes) == 0 || len(asked.Stripes) > maxPlace:
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be placed at once", len(asked.Stripes), maxPlace)}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request places %d stripes, but must place 1 to %d", len(asked.Stripes), maxPlace)}
 	case len(asked.Keep) > 0 && len(asked.Stripes) != 1:
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("devices to keep are those of one stripe, not of %d", len(asked.Stripes))}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("devices to keep need exactly one stripe, not %d", len(asked.Stripes))}
 	}
 	v := l.fleet.Topology.View()
 	want, err := v.Request(asked.Scheme, asked.ChunkLength, asked.Avoid)

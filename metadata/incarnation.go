@@ -23,7 +23,7 @@ import (
 // any that the cluster ever had. It reads the mark from random.
 func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beginning, error) {
 	if after >= fleet.MaxIncarnation {
-		return raftstore.Beginning{}, &moraine.Error{Op: "metadata.NextIncarnation", Kind: moraine.TooLarge, Err: fmt.Errorf("after %d there is none", after)}
+		return raftstore.Beginning{}, &moraine.Error{Op: "metadata.NextIncarnation", Kind: moraine.TooLarge, Err: fmt.Errorf("%d is the last incarnation number", after)}
 	}
 	next := moraine.MarkedIncarnation{Number: after + 1}
 	if _, err := io.ReadFull(random, next.Mark[:]); err != nil {
@@ -135,6 +135,6 @@ func (s *Server) outlivedBy(said moraine.MarkedIncarnation, who string) {
 	own := s.ownIncarnation()
 	if m := s.seating(); m != nil && own.Number != 0 && said.Outlives(own) {
 		s.deps.Metrics.Outlived.Inc()
-		s.deps.Log.Error("this server is of an incarnation that was given up: it ends", "err", m.GiveUp(said, who))
+		s.deps.Log.Error("this server has an abandoned incarnation of the metadata: it stops", "err", m.GiveUp(said, who))
 	}
 }

@@ -209,7 +209,7 @@ func (l *leader) readCluster() error {
 		}
 		if info.UUID != l.cfg.Cluster {
 			return &moraine.Error{Op: "metadata.identify", Ref: info.UUID.String(), Kind: moraine.WrongCluster,
-				Err: fmt.Errorf("this server was started for cluster %s", l.cfg.Cluster)}
+				Err: fmt.Errorf("this server belongs to cluster %s", l.cfg.Cluster)}
 		}
 		l.Cluster = lead.ClusterID{UUID: info.UUID, Incarnation: info.Incarnation}
 		l.server.incarnation.Store(uint32(info.Incarnation))

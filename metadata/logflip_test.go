@@ -88,7 +88,7 @@ func TestALeaderThatMeetsAFlippedBitOfItsLogEnds(t *testing.T) {
 	require.Equal(t, leader, c.leader())
 	flipInLog(t, disks[leader], "directory-0010")
 	c.start(away)
-	endsOfLog(t, c, leader, "of the log on this disk")
+	endsOfLog(t, c, leader, "on this disk")
 	for i := range dirs {
 		req := lookup(fmt.Sprintf("directory-%04d", i))
 		req.Session = k.session

@@ -43,7 +43,7 @@ func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	if o.Routing == wire.Operation_ANY_EPOCH || known == present || known == 0 && (req.Session == 0 || present <= 1) {
 		return nil
 	}
-	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session to learn it", present, known)}
+	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session", present, known)}
 }
 
 // routing is a leadership's knowledge of the routing.

@@ -138,7 +138,7 @@ func (r *runner) piece(ctx context.Context, job uint64) (met record.Hold, refuse
 func (r *runner) wait(ctx context.Context, job uint64, met record.Hold) {
 	r.passOver(job, func() {
 		if err := r.log.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
-			r.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
+			r.Log.Warn("could not end the exclusive lease that blocks a job", "job", job, "directory", met.Directory, "err", err)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (d *sessionDesk) endStrayed(context.Context, time.Time) error {
 	if err != nil {
 		d.strayed.Store(true)
 	} else if ended > 0 {
-		d.Log.Info("sessions end: their directory is not where the scope of their certificate is", "sessions", ended)
+		d.Log.Info("ending sessions: the scope of their certificate is now another directory", "sessions", ended)
 	}
 	return err
 }

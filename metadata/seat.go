@@ -92,7 +92,7 @@ func (s *Server) enter(ctx context.Context) error {
 		}
 		if !told && s.deps.Clock.Since(began) > enterPatience {
 			told = true
-			s.deps.Log.Warn("this server has a new --data, and takes part once the leader of its cluster, or at a first start all others, have answered", "waits for", step.waitsFor)
+			s.deps.Log.Warn("this server has a new --data; it takes part when the leader has answered, or, at the first start, when all other servers have", "waits for", step.waitsFor)
 		}
 		lead.Sleep(ctx, s.deps.Clock, enterRetry)
 	}
@@ -169,7 +169,7 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	said := transport.MarkedIncarnation(reply.Incarnation, reply.Mark)
 	s.outlivedBy(said, "the metadata server "+reply.Id)
 	if said.Number != 0 && own.Outlives(said) { // that server is outlived: ignore its answer and its refusal
-		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it is of incarnation %v, this server of %v", said, own)}
+		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it has incarnation %v, this server has %v", said, own)}
 	}
 	s.takeSecret(beat.WantSecret, reply)
 	return reply, nil

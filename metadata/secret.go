@@ -88,7 +88,7 @@ func (s *secret) open(cluster moraine.UUID, key *wire.SigningKey) (ed25519.Priva
 		return nil, fmt.Errorf("open the sealed key: %w", err)
 	}
 	if len(seed) != ed25519.SeedSize {
-		return nil, fmt.Errorf("a sealed key of %d bytes", len(seed))
+		return nil, fmt.Errorf("a sealed key cannot have %d bytes", len(seed))
 	}
 	private := ed25519.NewKeyFromSeed(seed)
 	if !bytes.Equal(private.Public().(ed25519.PublicKey), key.PublicKey) {
@@ -132,7 +132,7 @@ func (k *secretKeeper) load() error {
 		return err
 	}
 	if len(b) != secretLen {
-		return &moraine.Error{Op: "metadata.secret", Kind: moraine.Corrupt, Err: fmt.Errorf("a secret of %d bytes", len(b))}
+		return &moraine.Error{Op: "metadata.secret", Kind: moraine.Corrupt, Err: fmt.Errorf("the secret cannot have %d bytes", len(b))}
 	}
 	s := secret(b)
 	k.held.Store(&s)

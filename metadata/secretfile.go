@@ -39,14 +39,14 @@ func (d DirSecrets) Load() ([]byte, error) {
 		return nil, d.fail(moraine.IOError, err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return nil, d.fail(moraine.PermissionDenied, fmt.Errorf("the cluster secret must be closed to others, but its mode is %v: chmod 600 it", st.Mode().Perm()))
+		return nil, d.fail(moraine.PermissionDenied, fmt.Errorf("other users can read the cluster secret (mode %v): chmod 600 it", st.Mode().Perm()))
 	}
 	b, err := os.ReadFile(d.path())
 	if err != nil {
 		return nil, d.fail(moraine.IOError, err)
 	}
 	fields := strings.Fields(string(b))
-	damaged := d.fail(moraine.Corrupt, errors.New("the file is damaged: remove it, and the server gets the secret from another metadata server; where none has it, the leader draws another one and new signing keys"))
+	damaged := d.fail(moraine.Corrupt, errors.New("the file is damaged: remove it, and the server gets the secret from another metadata server; if none has it, the leader makes a new secret and new signing keys"))
 	if len(fields) != 3 || fields[0] != secretMagic {
 		return nil, damaged
 	}

@@ -137,8 +137,8 @@ func (s *Server) watchDivergence(ctx context.Context) error {
 		id, _ := s.store.Leader()
 		return &moraine.Error{Op: "metadata.Run", Ref: s.cfg.Node, Kind: moraine.Corrupt,
 			Err: fmt.Errorf("the state here differs from that of the leader %s: one of the two is damaged; "+
-				"where the others go on with the leader, start this server again with an empty directory, as one that lost its disk; "+
-				"where they end too, stop the leader, and start it again once one of them leads", id)}
+				"if the other servers keep running, replace this one (`moraine metadata replace`); "+
+				"if they stop too, stop the leader, and start it again when another server leads", id)}
 	}
 }
 
@@ -169,7 +169,7 @@ func (s *Server) startLeading(ctx context.Context) (stop func()) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			if err := s.lead(ctx); err != nil && ctx.Err() == nil {
-				s.deps.Log.Warn("could not begin to lead; trying again", "err", err)
+				s.deps.Log.Warn("could not start to lead; trying again", "err", err)
 				lead.Sleep(ctx, s.deps.Clock, leadRetry)
 			}
 		}
@@ -247,7 +247,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 
 func outOfSpaceError() error {
 	return &moraine.Error{Kind: moraine.NoSpace,
-		Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
+		Err: fmt.Errorf("the disk of this metadata server, or of most of them, is nearly full: it accepts only requests that free space (`moraine cluster status` names the disks)")}
 }
 
 // checkIncarnation refuses a session of another incarnation than this leader's. A session of a
@@ -259,10 +259,10 @@ func (l *leader) checkIncarnation(session moraine.ID) error {
 		return nil
 	case of > own:
 		return &moraine.Error{Ref: session.String(), Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the session is of incarnation %d of the metadata, and this server is of %d, which was given up", of, own)}
+			Err: fmt.Errorf("the session has incarnation %d of the metadata, but this server has the abandoned incarnation %d", of, own)}
 	default:
 		return &moraine.Error{Ref: session.String(), Kind: moraine.SessionExpired,
-			Err: fmt.Errorf("it is of the metadata's incarnation %d, and %d is the present one", of, own)}
+			Err: fmt.Errorf("it has incarnation %d of the metadata, but the current one is %d", of, own)}
 	}
 }
 

@@ -70,11 +70,11 @@ func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release 
 	}
 	d.Metrics.SessionsRefused.Inc()
 	if now := d.Clock.Now(); d.sessions.reportRefusal(now) {
-		d.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
+		d.Log.Warn("a certificate reached its limit of sessions; the server refused another one",
 			"node", c.Caller.Node, "role", c.Caller.Role, "sessions", d.cfg.MaxSessions)
 	}
 	return nil, &moraine.Error{Ref: c.Caller.Node, Kind: moraine.Unavailable,
-		Err: fmt.Errorf("the certificate of %q has %d live sessions, which is the most: close clients that are not needed. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
+		Err: fmt.Errorf("the certificate of %q has %d live sessions, its limit: close clients that nobody needs. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
 			c.Caller.Node, d.cfg.MaxSessions, d.cfg.SessionTimeout)}
 }
 

@@ -89,7 +89,7 @@ func (k *stateChecker) checkOnce(ctx context.Context) bool {
 	case err != nil:
 		k.Log.Warn("could not check the metadata; trying again", "err", err)
 	case len(problems) > 0:
-		k.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
+		k.Log.Error("the check of the metadata found inconsistent records", "problems", len(problems), "first", problems[0])
 	default:
 		k.Log.Info("checked the metadata", "took", took, "whole", whole)
 	}
@@ -164,7 +164,7 @@ func (p *pacedReader) pace() error {
 		return nil
 	}
 	if p.ctx.Err() != nil {
-		return fmt.Errorf("the check was ended: %w", p.ctx.Err())
+		return fmt.Errorf("the check ended early: %w", p.ctx.Err())
 	}
 	if worked := p.clock.Since(p.began); worked > time.Millisecond {
 		lead.Sleep(p.ctx, p.clock, time.Duration(float64(worked)*(1/checkShare-1)))

@@ -136,7 +136,7 @@ func (g *keyring) secret(lost bool) (*secret, error) {
 	keeper := g.secrets
 	if lost {
 		g.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
-			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, nothing else is to be done",
+			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, do nothing else",
 			"file", SecretFile, "held", keeper.held.Load() != nil)
 	}
 	if held := keeper.held.Load(); held != nil {

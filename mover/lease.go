@@ -84,7 +84,7 @@ func (m *Mover) runLane(ctx context.Context, kinds []wire.JobKind, n int) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.deps.Log.Debug("no jobs could be leased", "err", err)
+		m.deps.Log.Debug("could not lease jobs", "err", err)
 		select {
 		case <-m.deps.Clock.After(pause):
 		case <-ctx.Done():
@@ -130,7 +130,7 @@ func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []
 	reply := resp.GetJobs()
 	jobs = reply.GetJobs()
 	if len(jobs) > n {
-		return nil, 0, &moraine.Error{Op: "mover.lease", Kind: moraine.Internal, Err: fmt.Errorf("%d jobs, asked for %d", len(jobs), n)}
+		return nil, 0, &moraine.Error{Op: "mover.lease", Kind: moraine.Internal, Err: fmt.Errorf("received %d jobs, requested %d", len(jobs), n)}
 	}
 	return jobs, time.Duration(reply.GetLeaseMillis()) * time.Millisecond, nil
 }
@@ -187,7 +187,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 	m.deps.Metrics.Jobs.WithLabelValues(kind, outcome).Inc()
 	_, err = m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: finish}})
 	if err != nil && ctx.Err() == nil && !leaseGone(err) {
-		m.deps.Log.Warn("a job could not be ended; its lease will run out", "job", job.GetId(), "kind", kind, "err", err)
+		m.deps.Log.Warn("could not end a job; its lease will expire", "job", job.GetId(), "kind", kind, "err", err)
 	}
 }
 
@@ -260,7 +260,7 @@ func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, re
 		case ok:
 			renewed = asked
 		default:
-			w.deps.Log.Debug("a lease was not renewed", "job", w.job.GetId(), "err", err)
+			w.deps.Log.Debug("could not renew a lease", "job", w.job.GetId(), "err", err)
 			cancel(errLeaseLost)
 			return
 		}

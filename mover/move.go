@@ -122,11 +122,11 @@ func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 			return w.fault(moraine.Conflict, "restored metadata is older than the move of the object to %s: it is there, and not lost", there.Key)
 		}
 	}
-	lost := w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
+	lost := w.fault(moraine.Lost, "the object in the bucket is missing or differs from its record: %w", err)
 	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{
 		Checks: []*wire.ObjectCheck{{Object: o, State: state, Error: lost.Error()}}}}})
 	if err != nil && ctx.Err() == nil {
-		w.deps.Log.Warn("could not report that the bucket does not have an object as it was recorded", "object", o.GetId(), "err", err)
+		w.deps.Log.Warn("could not report that an object is missing in the bucket or differs from its record", "object", o.GetId(), "err", err)
 	}
 	return lost
 }
@@ -230,7 +230,7 @@ func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (the
 		// The store cannot say whose object it is. This cluster's record has it at that key, and
 		// it would block the next file there. Only the local bucket answers so; it moves such a
 		// file aside.
-		w.deps.Log.Warn("an object that is damaged in the bucket is deleted", "bucket", w.deps.Bucket.Name(), "key", at.Key, "err", err)
+		w.deps.Log.Warn("deleting an object that is damaged in the bucket", "bucket", w.deps.Bucket.Name(), "key", at.Key, "err", err)
 		err := w.deps.Bucket.Delete(ctx, object.Ref{Key: at.Key})
 		return err == nil, err
 	case err != nil:

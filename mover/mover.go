@@ -65,11 +65,11 @@ func (c *Config) setDefaults() {
 func (c *Config) validate() error {
 	if c.Jobs < 1 || c.Jobs > 64 || c.Stripes < 1 || c.Stripes > 64 {
 		return &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%d jobs of %d stripes at a time; 1 to 64 of each", c.Jobs, c.Stripes)}
+			Err: fmt.Errorf("%d jobs of %d stripes at a time: each must be 1 to 64", c.Jobs, c.Stripes)}
 	}
 	if c.Moves < 1 || c.Moves > 64 || c.UploadBytes < pieceBytes {
 		return &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%d moves at a time (1 to 64) in %d bytes (16 MiB at least)", c.Moves, c.UploadBytes)}
+			Err: fmt.Errorf("%d moves at a time in %d bytes: use 1 to 64 moves and at least 16 MiB", c.Moves, c.UploadBytes)}
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func TestOnlyACurrentVersionIsEvictedTo(t *testing.T) {
 				l.waitIdle(t)
 				change(l)
 				l.queue(evictKind)
-				eventually(t, 10*time.Minute, "the eviction fails", l.failed("does not have the object"))
+				eventually(t, 10*time.Minute, "the eviction fails", l.failed("differs from its record"))
 				require.False(t, l.evicted)
 			})
 		})

@@ -87,7 +87,7 @@ func (r *repairs) verdict() error {
 	if r.failed == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d stripes: %w", r.failed, len(r.job.GetRepairs()), r.first)
+	return fmt.Errorf("%d of %d stripes failed: %w", r.failed, len(r.job.GetRepairs()), r.first)
 }
 
 // stripe rebuilds the chunks of one stripe. It returns the intents that it filled, even if

@@ -134,7 +134,7 @@ func (s *Server) giveKey(cs *tls.ConnectionState, peer *Peer, class Class, reply
 	}
 	id, full, err := s.keys.add(cs, peer, s.clock.Now())
 	if full && s.refusals.Allow() {
-		s.log.Warn("a certificate has as many connection keys as it may have; its oldest one was removed",
+		s.log.Warn("a certificate reached its limit of connection keys; the server removed the oldest",
 			"node", peer.Node, "role", string(peer.Role), "keys", s.keys.most/shareOfMost)
 	}
 	reply.KeyId = id

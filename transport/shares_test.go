@@ -105,7 +105,7 @@ func TestOneCertificateTakesNoKeysOfOthers(t *testing.T) {
 	open("greedy", 20)
 	require.Len(t, transport.KeysOf(c.server, "greedy"), 4)
 	require.Equal(t, first, transport.KeysOf(c.server, "c1"))
-	require.Contains(t, c.log.String(), "its oldest one was removed")
+	require.Contains(t, c.log.String(), "the server removed the oldest")
 	require.Equal(t, 0, strings.Count(c.log.String(), "node=c1"))
 	open("c2", 3)
 	open("c3", 1) // finds the table full

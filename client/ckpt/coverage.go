@@ -30,7 +30,7 @@ func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) er
 		c.dtype, c.global, c.first = dtype, global, rank
 	}
 	if c.dtype != dtype || !slices.Equal(c.global, global) {
-		return fmt.Errorf("tensor %q: rank %d says %s %v, rank %d says %s %v",
+		return fmt.Errorf("tensor %q: rank %d declares %s %v, rank %d declares %s %v",
 			c.name, c.first, c.dtype, c.global, rank, dtype, global)
 	}
 	if volume(s.Shape) > 0 {

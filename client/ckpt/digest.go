@@ -26,7 +26,7 @@ func parseDigest(s string) (Digest, error) {
 	var d Digest
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(d) {
-		return d, fmt.Errorf("%q is no digest", s)
+		return d, fmt.Errorf("%q is not a digest", s)
 	}
 	return Digest(b), nil
 }

@@ -339,5 +339,5 @@ func (f *outFile) changed() error {
 		}
 	}
 	return &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Corrupt,
-		Err: fmt.Errorf("%s the staging memory changed after they were copied there: nothing was sealed", what)}
+		Err: fmt.Errorf("%s the staging memory changed after the copy: the rank sealed nothing", what)}
 }

@@ -120,7 +120,7 @@ func encodeIndex(top *indexTop, tensors []TensorInfo) ([]byte, error) {
 	topOff := len(out)
 	out = appendTop(out, top)
 	if len(out)-topOff > maxIndexTop {
-		return nil, fmt.Errorf("the index's top has %d bytes; %d at most", len(out)-topOff, maxIndexTop)
+		return nil, fmt.Errorf("the top of the index has %d bytes; it may have %d", len(out)-topOff, maxIndexTop)
 	}
 	return appendFooter(out, topOff), nil
 }
@@ -139,7 +139,7 @@ func appendFooter(out []byte, topOff int) []byte {
 // parseFooter returns where the top is. fileSize is the size of the whole index.
 func parseFooter(f []byte, fileSize int64) (off, length int64, sum uint32, err error) {
 	if len(f) != footerSize || string(f[:8]) != indexMagic {
-		return 0, 0, 0, corrupt("no footer of a checkpoint index")
+		return 0, 0, 0, corrupt("the file has no footer of a checkpoint index")
 	}
 	if crc.Sum(f[:footerSize-4]) != binary.LittleEndian.Uint32(f[footerSize-4:]) {
 		return 0, 0, 0, corrupt("the footer does not match its CRC")

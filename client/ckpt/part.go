@@ -147,7 +147,7 @@ func (p *partHeader) belongs(key *wire.StepKey, rank, world uint32, file int) er
 	m := &p.meta
 	run := strconv.FormatUint(key.Run, 16)
 	if m.Run != run || m.Attempt != key.Attempt || m.Step != key.Step || m.Rank != rank || m.World != world || m.File != file {
-		return fmt.Errorf("file %d of rank %d of %d says that it is file %d of rank %d of %d in run %s, attempt %d, step %d",
+		return fmt.Errorf("the header of file %d of rank %d of %d names file %d of rank %d of %d in run %s, attempt %d, step %d",
 			file, rank, world, m.File, m.Rank, m.World, m.Run, m.Attempt, m.Step)
 	}
 	return nil

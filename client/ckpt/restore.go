@@ -66,7 +66,7 @@ func (k *Checkpoint) readSlice(ctx context.Context, t *TensorInfo, req SliceRequ
 		return invalid("ckpt.ReadSlice", t.Name, err)
 	}
 	if want := tensorSize(t.DType, req.Shape); int64(len(req.Dst)) != want {
-		return invalid("ckpt.ReadSlice", t.Name, fmt.Errorf("a buffer of %d bytes for %d", len(req.Dst), want))
+		return invalid("ckpt.ReadSlice", t.Name, fmt.Errorf("the buffer has %d bytes, the tensor has %d", len(req.Dst), want))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)

@@ -56,7 +56,7 @@ func (o *RunOptions) validate(path string) error {
 	switch {
 	case !o.ReadOnly && o.Launch.Name == "":
 		return invalid("ckpt.OpenRun", path, errors.New(
-			"no launch is known: set MORAINE_LAUNCH to a string that the ranks of one start share"))
+			"no launch is named: set MORAINE_LAUNCH to a string that all ranks of one launch share"))
 	case o.World > MaxWorld:
 		return invalid("ckpt.OpenRun", path, fmt.Errorf("%d ranks; %d at most", o.World, MaxWorld))
 	case o.Rank >= o.World:

@@ -66,7 +66,7 @@ func (k *Checkpoint) Verify(ctx context.Context) (Report, error) {
 	rep.Digest = k.stepDigest()
 	if len(k.Info.Digest) > 0 && !bytes.Equal(rep.Digest[:], k.Info.Digest) {
 		return rep, &moraine.Error{Op: "ckpt.Verify", Ref: k.Info.ref(), Kind: moraine.Corrupt,
-			Err: errorf("the parts have digest %x, the service recorded %x", rep.Digest, k.Info.Digest)}
+			Err: errorf("the parts have digest %x, the metadata has %x", rep.Digest, k.Info.Digest)}
 	}
 	return rep, nil
 }

@@ -365,7 +365,7 @@ func (c *Checker) Drop(ctx context.Context, findings []Finding) (dropped int, er
 // so.
 func earlier(what string, err error) error {
 	if errors.Is(err, moraine.Unimplemented) {
-		return &moraine.Error{Op: "fsck", Kind: moraine.Unimplemented, Err: fmt.Errorf("%s is of an earlier release, which cannot be checked: upgrade it", what)}
+		return &moraine.Error{Op: "fsck", Kind: moraine.Unimplemented, Err: fmt.Errorf("%s runs an earlier release, which fsck cannot check: upgrade it", what)}
 	}
 	return err
 }

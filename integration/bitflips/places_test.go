@@ -2,13 +2,13 @@ package bitflips_test
 
 // askedAgain is the log line of a client that received bytes that do not match
 // their checksum.
-const askedAgain = "bytes of a chunk came as others than their sum says; asking for them again, verified"
+const askedAgain = "chunk checksum mismatch on arrival; the client reads the chunk again"
 
 // places lists where bytes are between a writer and a reader.
 var places = []place{
 	// The bytes of a file.
-	{where: "a writer's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, the write fails", counted: (*world).refused, logs: "bytes changed in memory after they were summed", try: flipWriter},
-	{where: "a handle's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, Flush fails", counted: (*world).refused, logs: "bytes changed in memory after they were summed", try: flipHandle},
+	{where: "a writer's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, the write fails", counted: (*world).refused, logs: "bytes changed in memory after the client computed their checksum", try: flipWriter},
+	{where: "a handle's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, Flush fails", counted: (*world).refused, logs: "bytes changed in memory after the client computed their checksum", try: flipHandle},
 	{where: "a chunk on its way to a server", flip: "the first put of one chunk", seen: "the server refuses the put (puts, corrupt)", heals: "the client puts it again", counted: (*world).refused, try: flipPut},
 	{where: "a chunk on its way to a reader", flip: "the first payload of a get", seen: "the client asks again (chunk_errors, get, corrupt), and logs it", heals: "by that", counted: (*world).gotWrong, logs: askedAgain, try: flipGet},
 	{where: "a chunk that a repair reads", flip: "the first payload of a get between chunkservers", seen: "the mover asks again, or reads another chunk (chunk_errors, get, corrupt), and logs it", heals: "by that", counted: (*world).peersGotWrong, logs: askedAgain, try: flipRepairGet},

@@ -52,7 +52,7 @@ func TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted(t *testing.T) {
 		gone.Store(false)
 		require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
 		require.NotErrorIs(t, err, moraine.Stale)
-		require.ErrorContains(t, err, "the file was not made, and its first content is lost")
+		require.ErrorContains(t, err, "the file was not created and its first content is lost")
 		_, err = m.Inodes().Lookup(ctx, m.dir, "refused")
 		require.ErrorIs(t, err, moraine.NotFound)
 		require.NoError(t, write("next"))

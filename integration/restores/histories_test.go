@@ -136,7 +136,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 			w.t.Errorf("%s does not read, and its chunks are on the devices: %v", name, err)
 		case gone[name]: // its object was removed or replaced since
 			require.ErrorIs(w.t, err, moraine.Lost, "%s", name)
-			require.ErrorContains(w.t, err, "the bucket does not have the object as it was recorded")
+			require.ErrorContains(w.t, err, "the object in the bucket is missing or differs from its record")
 		default:
 			require.NotZero(w.t, w.cluster().LostStripes, "%s does not read (%v), and nothing is called lost", name, err)
 			require.True(w.t, lost[name] || w.waitsAsLost(name), "%s does not read (%v), and is not named; lost: %v", name, err, lost)

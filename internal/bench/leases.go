@@ -59,7 +59,7 @@ func Leases(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	if want := float64(e.Sessions * e.Leases); held.leases < want {
-		return nil, fmt.Errorf("bench: the sessions hold %.0f leases, not %.0f", held.leases, want)
+		return nil, fmt.Errorf("bench: the sessions have %.0f leases, not %.0f", held.leases, want)
 	}
 	return []Line{
 		{Name: e.name("leases-sessions"), Value: held.sessions, Unit: "sessions"},

@@ -41,7 +41,7 @@ type absences struct {
 
 func newAbsences(t *lead.Term, topology *topology) *absences {
 	return &absences{Term: t, topology: topology, turn: make(chan struct{}, 1), kept: make(map[string]*absence),
-		waits: limit.Resource{Name: "turn to judge the absence of a host", Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}}
+		waits: limit.Resource{Name: "turn to check the absence of a host", Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}}
 }
 
 // wait waits for the turn to judge. The holder of the turn must return it.
@@ -57,7 +57,7 @@ func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) err
 		return nil
 	case <-c.After(until.Sub(began)):
 		k.waits.Reports.Exceeded(k.waits.Name, c.Since(began))
-		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("another announcement is being judged: try again in a moment; --force goes ahead")}
+		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the leader checks another announcement now: try again in a moment, or give --force")}
 	case <-ctx.Done():
 		return k.waits.GaveUp(ctx, c.Since(began))
 	}
@@ -141,7 +141,7 @@ func (k *absences) othersWorking(host string, others []string) (map[uint32]bool,
 	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
 	if len(unheard) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("this metadata server leads since a moment ago and has not heard of %s yet, which may be down: try again in a moment; --force goes ahead", strings.Join(unheard, ", "))}
+			Err: fmt.Errorf("this metadata server began to lead a moment ago and has received nothing from %s yet, which may be down: try again in a moment, or give --force", strings.Join(unheard, ", "))}
 	}
 	return works, nil
 }
@@ -157,7 +157,7 @@ func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time
 		if !now.Before(until) {
 			k.keep(a, now)
 			return &moraine.Error{Ref: a.host, Kind: moraine.Unavailable,
-				Err: fmt.Errorf("%s that it has chunks of are judged, and there are more: asked again within a minute, it goes on from there; --force goes ahead", stripes(a.seen))}
+				Err: fmt.Errorf("the leader has checked %s of the host, and there are more: repeat the command within a minute to continue from there, or give --force", stripes(a.seen))}
 		}
 		if err := k.Store.View(func(r kvtx.Reader, _ uint64) error { return a.page(k.Machine, r) }); err != nil {
 			return err
@@ -288,7 +288,7 @@ func (a *absence) verdict(v *View) error {
 		what, of = "at least "+what, fmt.Sprintf("of the first %d that it has chunks of", a.seen)
 	}
 	return &moraine.Error{Ref: a.host, Kind: moraine.Conflict,
-		Err: fmt.Errorf("%s would be left without redundancy (%s)%s: wait for repairs (`moraine cluster status --wait`), or drain the host; --force goes ahead",
+		Err: fmt.Errorf("%s would be left without redundancy (%s)%s: wait for repairs (`moraine cluster status --wait`), drain the host, or give --force",
 			what, of, a.why(v))}
 }
 

@@ -24,7 +24,7 @@ func TestAnAnnouncementWithoutATurnIsReported(t *testing.T) {
 		require.NoError(t, wait())
 		require.Empty(t, log.String())
 		require.Equal(t, moraine.Unavailable, moraine.KindOf(wait()))
-		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="turn to judge the absence of a host" waited=10s`)
+		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="turn to check the absence of a host" waited=10s`)
 		<-k.turn
 		require.NoError(t, wait())
 	})

@@ -198,7 +198,7 @@ func (f *Fleet) JudgeSlow(ctx context.Context, now time.Time) error {
 	}
 	device, alike := f.Topology.slowest(now, !busy, uint64(f.cfg.SlowTimes))
 	if alike != "" {
-		f.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
+		f.Log.Warn("all devices of a host are slow: the host is the cause, and the leader drains none of them", "host", alike)
 	}
 	if device == 0 {
 		return nil

@@ -27,7 +27,7 @@ func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 		return nil, err
 	}
 	if c.Req.GetRegisterHost().GetHost() == nil {
-		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
+		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request names no host")}
 	}
 	mark := f.Topology.Mark()
 	asked := c.Req.GetRegisterHost()
@@ -221,7 +221,7 @@ func (v *View) mayRegister(c *lead.Call, host string) error {
 		}
 		for _, d := range h.Devices {
 			if claimed[string(d.Uuid)] && holds(d) && d.State != wire.DeviceState_DEVICE_STATE_OUT {
-				return &moraine.Error{Ref: host, Kind: moraine.Busy, Err: fmt.Errorf("host %s, which is up, has device %d: take it out there (`moraine device set %d out`), or stop that host, before its disk is carried", h.Id, d.Id, d.Id)}
+				return &moraine.Error{Ref: host, Kind: moraine.Busy, Err: fmt.Errorf("host %s, which is up, has device %d: set it out (`moraine device set %d out`), or stop that host, before you move the disk", h.Id, d.Id, d.Id)}
 			}
 		}
 	}

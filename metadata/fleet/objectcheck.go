@@ -363,9 +363,9 @@ func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.M
 func (o *ObjectChecks) logObjects(host string, changes []*wire.ObjectCheck) {
 	for _, w := range changes {
 		if w.State == wire.ObjectState_OBJECT_STATE_GOOD {
-			o.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
+			o.Log.Info("an object in its bucket matches its record again", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
 		} else {
-			o.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
+			o.Log.Error("an object in its bucket is missing or differs from its record", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
 				"state", w.State, "host", host, "err", w.Error)
 		}
 	}
@@ -401,7 +401,7 @@ func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.Me
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckObjects{CheckObjects: reply}}, nil
 }
 
-var errNoAnswer = errors.New("no host has answered")
+var errNoAnswer = errors.New("no host has answered yet")
 
 // CountBad counts the objects that differ from their records.
 func (o *ObjectChecks) CountBad(r kvtx.Reader) (lost, bad uint64, err error) {

@@ -14,12 +14,12 @@ func (v *View) Request(scheme *wire.Scheme, chunkLength uint64, avoid []uint32) 
 	want := place.Request{Scheme: v.DefaultScheme(), ChunkLength: chunkLength, Avoid: DeviceIDs(avoid)}
 	if scheme != nil {
 		if scheme.K > moraine.MaxChunks || scheme.M > moraine.MaxChunks {
-			return want, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a scheme of %d+%d chunks; at most %d in all", scheme.K, scheme.M, moraine.MaxChunks)}
+			return want, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("scheme %d+%d has too many chunks: at most %d in all", scheme.K, scheme.M, moraine.MaxChunks)}
 		}
 		want.Scheme = moraine.Scheme{K: uint8(scheme.K), M: uint8(scheme.M)}
 	}
 	if chunkLength > moraine.MaxChunkSize {
-		return want, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("chunks of %d bytes; at most %d", chunkLength, moraine.MaxChunkSize)}
+		return want, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("chunks of %d bytes are too large: at most %d", chunkLength, moraine.MaxChunkSize)}
 	}
 	return want, nil
 }

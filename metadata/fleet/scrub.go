@@ -38,9 +38,9 @@ func (f *Fleet) StartScrub(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 		case !ok:
 			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.NotFound}
 		case d.State == DeviceRetired:
-			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("it is retired: nothing of it is read any more")}
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("it is retired: no server reads it any more")}
 		case asked.Host != "" && d.Host != asked.Host:
-			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("it is not of host %s, but of %s", asked.Host, d.Host)}
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("it belongs to host %s, not to %s", d.Host, asked.Host)}
 		}
 	}
 	f.scrubs.mu.Lock()

@@ -100,7 +100,7 @@ func (f *Fleet) Suspect(c *lead.Call, chunks []*wire.BadChunk) error {
 	f.Metrics.Suspects.Add(float64(taken))
 	f.Metrics.SuspectsRefused.Add(float64(refused))
 	if log {
-		f.Log.Warn("a client reports more bad chunks than are verified for one certificate; the others are ignored",
+		f.Log.Warn("a client reported too many bad chunks for one certificate; the leader ignores the rest",
 			"node", c.Caller.Node, "role", c.Caller.Role, "refused", refused)
 	}
 	return nil

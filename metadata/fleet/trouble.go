@@ -26,12 +26,12 @@ func (f *Fleet) avoidUnreachable(v *View, now time.Time) {
 	}
 	for id := range hosts {
 		if !v.avoided[id] {
-			f.Log.Warn("peers of a host get no connection to it: nothing new is placed on it", "host", id)
+			f.Log.Warn("other hosts cannot connect to a host: the leader places nothing new on it", "host", id)
 		}
 	}
 	for id := range v.avoided {
 		if !hosts[id] {
-			f.Log.Info("peers of a host reach it again", "host", id)
+			f.Log.Info("other hosts can connect to a host again", "host", id)
 		}
 	}
 	f.Topology.avoid(hosts)

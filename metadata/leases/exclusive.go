@@ -205,7 +205,7 @@ func (t *Table) mayHold(session, epoch uint64, dir moraine.InodeID) error {
 	case h == nil || h.epoch != epoch || h.ended || t.ranOut(h, now):
 		return &moraine.Error{Ref: dir.String(), Kind: moraine.Busy, Err: fmt.Errorf("the session holds no leases now")}
 	case t.heat[dir].hot(now):
-		return &moraine.Error{Ref: dir.String(), Kind: moraine.Busy, Err: fmt.Errorf("many work in the directory")}
+		return &moraine.Error{Ref: dir.String(), Kind: moraine.Busy, Err: fmt.Errorf("several sessions work in the directory")}
 	}
 	return nil
 }

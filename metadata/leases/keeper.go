@@ -115,7 +115,7 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 		if req.Epoch == old.epoch {
 			return nil
 		}
-		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("standing %d is over: the session has had %d", req.Epoch, old.epoch)}
+		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("standing %d of the session has ended: the current one is %d", req.Epoch, old.epoch)}
 	}
 	t.drop(t.sessions[id]) // the session no longer trusts anything of the old one
 	h := &holder{id: id, epoch: req.Epoch, confined: confined, renewed: began}

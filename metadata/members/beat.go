@@ -18,7 +18,7 @@ import (
 // directory if the server is a member whose directory is not known yet.
 func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wire.MemberBeatReply) error {
 	if beat.Id == "" || len(beat.DataId) != len(moraine.UUID{}) {
-		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("a beat needs an id and a data id")}
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("the request needs the id of a server and the id of its --data")}
 	}
 	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wir
 	own, theirs := g.server.Incarnation(), transport.MarkedIncarnation(beat.Incarnation, beat.Mark)
 	if theirs.Outlives(own) && own.Number != 0 {
 		g.server.OutlivedBy(theirs, "the metadata server "+beat.Id)
-		return &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server was given up: who asks must not mind what it says")}
+		return &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server was removed, or has an abandoned incarnation: ignore its answers")}
 	}
 	if theirs.Differs(own) {
 		reply.Refused = fmt.Sprintf("its --data is of incarnation %v of the metadata, and this cluster is at %v: a restore or a forced quorum began that without it. "+

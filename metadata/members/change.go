@@ -43,7 +43,7 @@ func (g *Group) AddMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 		if err := m.AddMember(ctx, asked.Id, asked.Address, false); err != nil {
 			return nil, err
 		}
-		g.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
+		g.Log.Info("a metadata server joined; it gets a vote when it has caught up", "member", asked.Id, "address", asked.Address)
 	}
 	return g.membersReply()
 }

@@ -164,7 +164,7 @@ func (g *Group) seatSelf(ctx context.Context) error {
 		return err
 	}
 	if known && have != dir {
-		g.Log.Error("this server leads with a --data that is not the one recorded for it")
+		g.Log.Error("this leader's --data is not the one that the state records for it")
 	}
 	if !known {
 		if err := g.setMember(ctx, g.Node, dir); err != nil {

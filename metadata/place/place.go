@@ -185,13 +185,13 @@ func (t *Topology) noDevice(req Request) error {
 		e := &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.Unavailable,
 			Err: fmt.Errorf("none of %d hosts takes chunks now: start chunkservers", t.registeredHosts)}
 		if t.refusing > 0 {
-			e.Err = fmt.Errorf("none of %d hosts takes chunks now, though %d answer: they are draining, out of service or announced to be away (`moraine host ls`): take one in again, or start other chunkservers",
+			e.Err = fmt.Errorf("none of %d hosts takes chunks now, although %d answer: they are draining, out of service or in maintenance (`moraine host ls`): take one in again, or start other chunkservers",
 				t.registeredHosts, t.refusing)
 		}
 		return e
 	}
 	return &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.NoSpace,
-		Err: fmt.Errorf("no device, beside those to avoid, has room for %d bytes: remove data, or add devices", req.ChunkLength)}
+		Err: fmt.Errorf("no device, except those to avoid, has room for %d bytes: remove data, or add devices", req.ChunkLength)}
 }
 
 // protects counts domains by host, or by device on a single host. More chunks than spare always

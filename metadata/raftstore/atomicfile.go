@@ -59,7 +59,7 @@ func unseal(magic string, newest uint16, p []byte) (body []byte, version uint16,
 	}
 	if version > newest {
 		return nil, 0, &moraine.Error{Op: "raftstore", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("%s: format %d, this program reads up to %d: upgrade it", magic, version, newest)}
+			Err: fmt.Errorf("%s has format %d, but this build reads up to %d: upgrade the build", magic, version, newest)}
 	}
 	if version == 0 || binary.LittleEndian.Uint16(p[10:]) != 0 {
 		return nil, 0, corruptf("%s: format %d", magic, version)

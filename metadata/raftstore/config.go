@@ -155,19 +155,19 @@ func (c *Config) validate() error {
 	case c.Cluster.IsZero():
 		return errors.New("no cluster is given")
 	case c.Node == "" || len(c.Node) > maxNodeName:
-		return fmt.Errorf("node name %q: 1 to %d bytes are needed", c.Node, maxNodeName)
+		return fmt.Errorf("node name %q: it must have 1 to %d bytes", c.Node, maxNodeName)
 	case c.MaxAppendEntries < 1 || c.MaxAppendEntries > 1024:
-		return fmt.Errorf("max append entries %d: 1 to 1024 are possible", c.MaxAppendEntries)
+		return fmt.Errorf("max append entries is %d, but must be 1 to 1024", c.MaxAppendEntries)
 	case c.HeartbeatTimeout < 10*time.Millisecond || c.ElectionTimeout < c.HeartbeatTimeout || c.LeaderLease > c.HeartbeatTimeout:
-		return fmt.Errorf("a heartbeat timeout of %v, an election timeout of %v, a leader's lease of %v: the first is at least 10ms, the second no shorter, the third no longer",
+		return fmt.Errorf("heartbeat timeout %v, election timeout %v, leader lease %v: the heartbeat timeout must be at least 10ms, the election timeout no shorter than it, the lease no longer",
 			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease)
 	case c.SegmentBytes < 64<<10 || c.SegmentBytes > 1<<30:
-		return fmt.Errorf("log segments of %d bytes: 64 KiB to 1 GiB are possible", c.SegmentBytes)
+		return fmt.Errorf("log segments have %d bytes, but must have 64 KiB to 1 GiB", c.SegmentBytes)
 	}
 	seen := map[string]bool{}
 	for _, p := range c.Peers {
 		if p.ID == "" || p.Address == "" || seen[p.ID] {
-			return fmt.Errorf("peer %q at %q: each needs a name of its own and an address", p.ID, p.Address)
+			return fmt.Errorf("peer %q at %q: each peer needs its own name and an address", p.ID, p.Address)
 		}
 		seen[p.ID] = true
 	}

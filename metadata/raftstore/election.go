@@ -110,7 +110,7 @@ func (lw *leaderWatch) look() {
 	for _, timeout := range []time.Duration{lw.cfg.HeartbeatTimeout - lookMargin, lw.cfg.HeartbeatTimeout} {
 		rc.HeartbeatTimeout = timeout
 		if err := lw.group.raft.ReloadConfig(rc); err != nil {
-			lw.deps.Log.Warn("raft was not told to look at its leader", "err", err)
+			lw.deps.Log.Warn("raft could not be notified to check its leader", "err", err)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func offline(op string, cfg Config, deps Deps, work func(*Config, *Deps, *raftLo
 		return sv, err
 	}
 	if id.Node != cfg.Node {
-		return sv, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: fmt.Errorf("it is the directory of %s, not of %s", id.Node, cfg.Node)}
+		return sv, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the directory belongs to %s, not to %s", id.Node, cfg.Node)}
 	}
 	cfg.Cluster = id.Cluster
 	if err := cfg.validate(); err != nil {
@@ -160,7 +160,7 @@ func survey(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
 	}
 	sv.LastIndex = max(sv.LastIndex, reached)
 	if sv.LastIndex == 0 {
-		return sv, &moraine.Error{Op: "raftstore", Ref: cfg.Dir, Kind: moraine.NotFound, Err: errors.New("the directory holds no entry: there is nothing to go on with")}
+		return sv, &moraine.Error{Op: "raftstore", Ref: cfg.Dir, Kind: moraine.NotFound, Err: errors.New("the directory has no log entry to continue from")}
 	}
 	return sv, nil
 }

@@ -32,7 +32,7 @@ func (gk *gatekeeper) judge(other greeting) error {
 		gk.deps.Metrics.Fenced.Inc()
 		err := &moraine.Error{Op: "raftstore.greet", Ref: other.node, Kind: kind, Err: fmt.Errorf(format, args...)}
 		if gk.newlyRefused(other) {
-			gk.deps.Log.Error("refused to replicate with another metadata server", "server", other.node, "err", err)
+			gk.deps.Log.Error("this server refused a replication request of another metadata server", "server", other.node, "err", err)
 		}
 		return err
 	}

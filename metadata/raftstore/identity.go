@@ -271,7 +271,7 @@ func refuseForeign(fsys vfs.FS, dir string) error {
 		case identityFile + ".new", lockFile, ballastFile, probeFile, logDir, stateDir, snapshotDir, "lost+found":
 		default:
 			return &moraine.Error{Op: "raftstore.Bootstrap", Ref: dir, Kind: moraine.NotEmpty,
-				Err: fmt.Errorf("it is no metadata server's, and %s is in it: name an empty directory", name)}
+				Err: fmt.Errorf("the directory belongs to no metadata server, but contains %s: name an empty directory", name)}
 		}
 	}
 	return err

@@ -116,7 +116,7 @@ func (ic *incarnations) giveUp(newer moraine.MarkedIncarnation, who string) erro
 		err = replaceFile(ic.deps.FS, ic.cfg.Dir, identityFile, id.encode())
 	}
 	if err != nil { // it will be reported again
-		ic.deps.Log.Error("could not note that this directory was given up", "err", err)
+		ic.deps.Log.Error("could not record that the incarnation of this directory is abandoned", "err", err)
 	}
 	gone := outlived(ic.cfg.Node, ic.current().Number, newer.Number, who)
 	ic.fatal.set(gone)

@@ -264,7 +264,7 @@ func InspectState(fsys vfs.FS, dir string, fn func(r kvtx.Reader, applied uint64
 	p, err := readFile(fsys, filepath.Join(dir, stateDir, currentFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &moraine.Error{Op: "raftstore.InspectState", Ref: dir, Kind: moraine.NotFound,
-			Err: fmt.Errorf("there is no state, as in a directory whose server has not been started since it was made: %w", err)}
+			Err: fmt.Errorf("the directory has no state yet: start its server once: %w", err)}
 	}
 	if err != nil {
 		return wrap("raftstore.InspectState", dir, err)

@@ -75,5 +75,5 @@ func TestInspectStateOfADirectoryNeverStarted(t *testing.T) {
 	g.bootstrap()
 	err := raftstore.InspectState(g.fs["m1"], "/node", func(kvtx.Reader, uint64) error { return nil })
 	require.ErrorIs(t, err, moraine.NotFound)
-	require.ErrorContains(t, err, "has not been started")
+	require.ErrorContains(t, err, "has no state yet")
 }

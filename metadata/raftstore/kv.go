@@ -230,7 +230,7 @@ func (k *applyKV) write(key []byte, c cell) error {
 
 func checkKey(key []byte) error {
 	if len(key) == 0 || bytes.Compare(key, reserved) >= 0 {
-		return fmt.Errorf("raftstore: key %x is not the state machine's to write", key)
+		return fmt.Errorf("raftstore: the state machine may not write key %x", key)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func refuseFormed(cfg *Config, deps *Deps) error {
 		return nil
 	}
 	if err == nil && id.formed {
-		err = &moraine.Error{Op: "raftstore", Ref: cfg.Dir, Kind: moraine.Exists, Err: errors.New("a metadata server's directory is there: name an empty one")}
+		err = &moraine.Error{Op: "raftstore", Ref: cfg.Dir, Kind: moraine.Exists, Err: errors.New("the directory already belongs to a metadata server: name an empty one")}
 	}
 	return err
 }
@@ -207,7 +207,7 @@ func seed(cfg *Config, deps *Deps, from string) error {
 	}
 	snap := source.newest()
 	if snap == nil || snap.form != snapTaken || snap.meta.Term != loadTerm || snap.applied != snap.meta.Index {
-		return &moraine.Error{Op: "raftstore", Ref: from, Kind: moraine.InvalidArgument, Err: errors.New("it is not a state as it was loaded")}
+		return &moraine.Error{Op: "raftstore", Ref: from, Kind: moraine.InvalidArgument, Err: errors.New("the directory does not contain a loaded state")}
 	}
 	files := filepath.Join(source.dir, snap.meta.ID, snapCheckpoint)
 	return form(cfg, deps, identity{admitted: true, entered: true}, func(cfg *Config, deps *Deps) error { return plant(cfg, deps, snap, files) })

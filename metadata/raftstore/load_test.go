@@ -162,7 +162,7 @@ func TestSeedRefuses(t *testing.T) {
 	cfg.Dir = "/other"
 	err := raftstore.Seed(cfg, g.deps("m1"), "/node")
 	require.ErrorIs(t, err, moraine.InvalidArgument)
-	require.True(t, strings.Contains(err.Error(), "not a state as it was loaded"), err)
+	require.True(t, strings.Contains(err.Error(), "does not contain a loaded state"), err)
 	require.NoError(t, raftstore.Load(g.baseConfig(), raftstore.Deps{FS: g.fs["m1"]}, fill))
 	cfg.Cluster = moraine.UUID{9}
 	require.ErrorIs(t, raftstore.Seed(cfg, g.deps("m1"), "/base"), moraine.WrongCluster)

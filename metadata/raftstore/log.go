@@ -228,7 +228,7 @@ func (l *raftLog) check(entry *raft.Log) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("entry %d of the log on this disk: %w", entry.Index, err)
+	err = fmt.Errorf("read log entry %d on this disk: %w", entry.Index, err)
 	if l.fail != nil {
 		l.fail(err)
 	}

@@ -35,7 +35,7 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	id, err := readIdentity(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
 		return Identity{}, &moraine.Error{Op: "raftstore.ReadIdentity", Ref: dir, Kind: moraine.NotFound,
-			Err: errors.New("no metadata server's directory")}
+			Err: errors.New("not the directory of a metadata server")}
 	}
 	if err != nil {
 		return Identity{}, wrap("raftstore.ReadIdentity", dir, err)

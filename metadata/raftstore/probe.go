@@ -23,6 +23,6 @@ func probeDisk(cfg *Config, deps *Deps) error {
 		return err
 	case <-deps.Clock.After(patience):
 		return &moraine.Error{Op: "raftstore.Open", Ref: cfg.Dir, Kind: moraine.IOError,
-			Err: fmt.Errorf("a write of a few bytes was not synced within %v: the disk hangs; replace it if it goes on", patience)}
+			Err: fmt.Errorf("a sync of a few bytes took longer than %v: the disk hangs; replace it if this continues", patience)}
 	}
 }

@@ -27,7 +27,7 @@ func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, begin Beginn
 	cfg.Cluster = info.Cluster
 	if uint64(begin.Incarnation.Number) <= info.Incarnation {
 		return info, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("incarnation %d cannot come after %d, which the backup is of", begin.Incarnation.Number, info.Incarnation)}
+			Err: fmt.Errorf("incarnation %d is not greater than %d, the backup's own", begin.Incarnation.Number, info.Incarnation)}
 	}
 	if err := cfg.validate(); err != nil {
 		return info, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.InvalidArgument, Err: err}
@@ -38,7 +38,7 @@ func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, begin Beginn
 		return info, wrap(op, cfg.Dir, err)
 	case err == nil && id.formed:
 		return info, &moraine.Error{Op: op, Ref: cfg.Dir, Kind: moraine.Exists,
-			Err: errors.New("a metadata server's directory is there: name an empty one, so that nothing is lost by mistake")}
+			Err: errors.New("the directory already belongs to a metadata server: name an empty one")}
 	}
 	as := identity{admitted: true, entered: true, incarnation: begin.Incarnation}
 	err = form(&cfg, &deps, as, func(cfg *Config, deps *Deps) error { return fillFrom(cfg, deps, &info, backup, begin.Entry) })

@@ -77,7 +77,7 @@ func (dw *diskWatch) judgeStall() bool {
 		dw.fatal.set(fmt.Errorf("%w: an append has taken %v", errStalled, took.Round(time.Millisecond)))
 		return false
 	case hangs && took-dw.stallSaid >= stallAgain, hangs && dw.stallSaid == 0:
-		dw.deps.Log.Warn("the disk of the log hangs; no other server can lead, waiting for it", "dir", dw.cfg.Dir, "took", took.Round(time.Millisecond))
+		dw.deps.Log.Warn("the disk of the log hangs; no other server can lead, so this one waits", "dir", dw.cfg.Dir, "took", took.Round(time.Millisecond))
 		dw.stallSaid = took
 	case !hangs && dw.stallSaid != 0:
 		dw.deps.Log.Warn("the disk of the log answers again", "dir", dw.cfg.Dir)
@@ -97,7 +97,7 @@ func (dw *diskWatch) stallError() error {
 	if !dw.hangs.Load() {
 		return nil
 	}
-	return &moraine.Error{Op: "raftstore.Store", Ref: dw.cfg.Dir, Kind: moraine.Unavailable, Err: fmt.Errorf("%w: nothing can be written until it answers", errStalled)}
+	return &moraine.Error{Op: "raftstore.Store", Ref: dw.cfg.Dir, Kind: moraine.Unavailable, Err: fmt.Errorf("%w: the server can write nothing until the disk answers", errStalled)}
 }
 
 // keepSmall takes snapshots while the disk is nearly full, until ctx ends. This frees the log
@@ -118,7 +118,7 @@ func (dw *diskWatch) keepSmall(ctx context.Context) {
 		}
 		// If it fails for lack of space it is retried; raft's end ends it.
 		if err := dw.group.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			dw.deps.Log.Warn("a snapshot, to make room, was not taken", "err", err)
+			dw.deps.Log.Warn("could not take a snapshot to free space", "err", err)
 			continue
 		}
 		covered = applied
@@ -133,7 +133,7 @@ func (dw *diskWatch) lowSpaceEntries() uint64 { return max(1, dw.cfg.SnapshotEnt
 func (dw *diskWatch) checkSpace() {
 	usage, err := dw.deps.FS.Usage(dw.cfg.Dir)
 	if err != nil || usage.Total == 0 {
-		dw.deps.Log.Warn("the free space is unknown", "err", err)
+		dw.deps.Log.Warn("could not read the free space of the metadata disk", "err", err)
 		return
 	}
 	limit := dw.cfg.MinFree
@@ -181,7 +181,7 @@ func (dw *diskWatch) keepBallast(usage vfs.Usage, low bool) error {
 	case size < 0:
 		return nil
 	case there && usage.Free < uint64(size):
-		dw.deps.Log.Error("the metadata disk is full: its ballast is given up", "bytes", size)
+		dw.deps.Log.Error("the metadata disk is full: the server deletes its ballast", "bytes", size)
 		return dw.deps.FS.Remove(name)
 	case there || low || usage.Free < 4*uint64(size):
 		return nil

@@ -184,7 +184,7 @@ func (s *stateDB) options(wal *stateLog) *pebble.Options {
 		Logger:                pebbleLog{log: s.log.With("part", "state"), fatal: s.fatal},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				s.log.Error("background work of the state failed, it will be tried again", "err", err)
+				s.log.Error("background work of the state database failed; it will be retried", "err", err)
 			},
 			WALCreated: wal.created,
 		},

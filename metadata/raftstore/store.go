@@ -135,7 +135,7 @@ func (s *Store) run(ctx context.Context) (err error) {
 	lock, err := s.deps.FS.Lock(filepath.Join(s.cfg.Dir, lockFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
-			Err: errors.New("no such node: bootstrap it first")}
+			Err: errors.New("the directory has no node: bootstrap it first")}
 	}
 	if err != nil {
 		return lockError(s.cfg.Dir, err)
@@ -193,7 +193,7 @@ func (s *Store) open() error {
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
 		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
-			Err: errors.New("the node was not bootstrapped, or not to the end: bootstrap it")}
+			Err: errors.New("the node was not bootstrapped completely: bootstrap it again")}
 	}
 	if err == nil {
 		err = checkIdentity(id, &s.cfg)
@@ -270,7 +270,7 @@ func (s *Store) handOver() {
 		return
 	}
 	if err := s.group.raft.LeadershipTransfer().Error(); err != nil { // ends within an election timeout
-		s.deps.Log.Warn("leadership was not handed over", "err", err)
+		s.deps.Log.Warn("could not hand over leadership", "err", err)
 	}
 }
 

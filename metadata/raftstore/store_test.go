@@ -466,7 +466,7 @@ func TestALoneVoterWaitsForItsDisk(t *testing.T) {
 	})
 	require.ErrorIs(t, n.store.Stalled(), moraine.Unavailable)
 	eventually(t, "its log says so", func() bool {
-		return strings.Contains(g.said.String(), "the disk of the log hangs; no other server can lead, waiting for it")
+		return strings.Contains(g.said.String(), "the disk of the log hangs; no other server can lead, so this one waits")
 	})
 	require.NotContains(t, g.said.String(), "the disk of the log answers again")
 	disk.hangs.Store(false)

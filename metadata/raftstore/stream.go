@@ -157,7 +157,7 @@ func newStreamReader(r io.Reader, cluster moraine.UUID) (*streamReader, error) {
 		return nil, corruptf("not a snapshot")
 	case version > streamVersion:
 		return nil, &moraine.Error{Op: "raftstore", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("snapshot of format %d, this program reads up to %d", version, streamVersion)}
+			Err: fmt.Errorf("the snapshot has format %d, but this build reads up to %d", version, streamVersion)}
 	}
 	copy(s.info.cluster[:], p[12:])
 	s.info.applied = le.Uint64(p[28:])
@@ -165,7 +165,7 @@ func newStreamReader(r io.Reader, cluster moraine.UUID) (*streamReader, error) {
 	switch {
 	case s.info.cluster != cluster:
 		return nil, &moraine.Error{Op: "raftstore", Kind: moraine.WrongCluster,
-			Err: fmt.Errorf("snapshot of cluster %s", s.info.cluster)}
+			Err: fmt.Errorf("the snapshot belongs to cluster %s", s.info.cluster)}
 	case s.info.files > streamFiles:
 		return nil, corruptf("snapshot of %d files", s.info.files)
 	}

@@ -71,7 +71,7 @@ func (v viewReader) endAt(err error) error {
 		return err
 	}
 	v.fatal.set(err)
-	return &moraine.Error{Op: "raftstore.View", Kind: moraine.Unavailable, Err: errors.New("this server ends: its state is damaged")}
+	return &moraine.Error{Op: "raftstore.View", Kind: moraine.Unavailable, Err: errors.New("this server stops: its state is damaged")}
 }
 
 func (v viewReader) look(key string) (cell, bool) { return v.layers.at(key, v.applied) }

@@ -204,7 +204,7 @@ func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTake
 		return nil
 	})
 	if err != nil {
-		q.Log.Warn("what was repaired could not be counted", "err", err)
+		q.Log.Warn("could not count the repaired chunks", "err", err)
 	}
 	if kind == wire.JobKind_JOB_KIND_REBALANCE {
 		q.Metrics.RebalancedChunks.Add(float64(chunks))

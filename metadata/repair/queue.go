@@ -228,7 +228,7 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 		return err
 	}
 	if s == nil || in.Index >= uint32(len(s.Chunks)) {
-		return &moraine.Error{Ref: chunk.Stripe.String(), Kind: moraine.Stale, Err: fmt.Errorf("the stripe is dead, or has no chunk %d", in.Index)}
+		return &moraine.Error{Ref: chunk.Stripe.String(), Kind: moraine.Stale, Err: fmt.Errorf("the stripe is dead or has no chunk %d", in.Index)}
 	}
 	var avoid []moraine.DeviceID
 	if had != nil {

@@ -152,7 +152,7 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 		return nil, err
 	}
 	if own := uint64(k.Cluster.Incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
-		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report was begun under incarnation %d of the metadata, and this is %d: begin it again", slice.Incarnation, own)}
+		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report began under incarnation %d of the metadata, which is now %d: begin it again", slice.Incarnation, own)}
 	}
 	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -229,10 +229,10 @@ func (k *Reports) sampleParity(r kvtx.Reader, chunk *wire.ChunkReport, f *findin
 // checkSlice refuses an invalid slice.
 func checkSlice(slice *wire.ReportChunks) error {
 	if len(slice.GetChunks()) > maxReport {
-		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d chunks in one slice; at most %d", len(slice.Chunks), maxReport)}
+		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("a slice of %d chunks is too large: %d at most", len(slice.Chunks), maxReport)}
 	}
 	if slice.GetTo() != 0 && slice.To <= slice.From {
-		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a slice from stripe %x to %x", slice.From, slice.To)}
+		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid slice: from stripe %x to %x", slice.From, slice.To)}
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 	if applied >= slice.PassStarted {
 		return nil
 	}
-	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
+	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report is of log entry %d, but this server is at %d", slice.PassStarted, applied)}
 }
 
 // judgeReported judges the reported chunks. It ends early when ctx has ended, since the sender
@@ -371,7 +371,7 @@ func (k *Reports) completeReport(ctx context.Context, device uint32, p *pass) er
 		started = p.unsettled - 1
 	}
 	if p.unknownChunks > 0 {
-		k.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
+		k.Log.Warn("a device has chunks that no record explains; the cluster keeps them", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
 	}
 	_, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, FittingChunks: p.fitting, Reported: p.started}}})

@@ -125,7 +125,7 @@ func (rw *Rewriter) rewriteStripes(ctx context.Context) {
 			err = rw.rewriteRound(ctx, settled)
 		}
 		if err != nil && ctx.Err() == nil {
-			rw.Log.Warn("stripes that are mostly dead could not be looked for; trying again later", "err", err)
+			rw.Log.Warn("could not search for mostly dead stripes; trying again later", "err", err)
 		}
 		settled, err = next, failed
 	}
@@ -147,7 +147,7 @@ func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) 
 	for !s.ended {
 		if err := rw.rewriteTurn(ctx, s); err != nil {
 			rw.rest()
-			rw.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
+			rw.Log.Warn("could not search for mostly dead stripes; continuing later", "err", err)
 			s.skip()
 			if !rw.Pause(ctx, nil, min(rewriteAgain, rw.cfg.RewriteEvery)) {
 				return ctx.Err()

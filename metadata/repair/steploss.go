@@ -31,7 +31,7 @@ func (w *lossWatch) judgeSteps(ctx context.Context) {
 	w.last = w.Clock.Now()
 	for {
 		if err := w.step(ctx); err != nil && ctx.Err() == nil {
-			w.Log.Warn("the leader could not look for lost checkpoints: it tries again", "err", err)
+			w.Log.Warn("could not search for lost checkpoints; trying again", "err", err)
 		}
 		pause := stepLossPoll
 		if w.full != nil {

@@ -43,7 +43,7 @@ func (q *Queue) waitsNow(r kvtx.Reader, queued uint64) *wire.RepairWaits {
 	}
 	items, more, err := statefleet.QueuedStripes(q.Machine.View(r), maxWaits)
 	if err != nil {
-		q.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
+		q.Log.Error("could not read the repair queue: status does not show what waits for repair (`moraine fsck --metadata` checks the state)", "err", err)
 		w.until, w.count = now.Add(waitsRetry), nil
 		return nil
 	}

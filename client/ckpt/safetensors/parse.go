@@ -75,7 +75,7 @@ func (h *Header) check(dataLen int64) error {
 			return fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 		if t.Begin != at || t.End < t.Begin {
-			return fmt.Errorf("tensor %q has bytes [%d, %d); they should begin at %d", t.Name, t.Begin, t.End, at)
+			return fmt.Errorf("tensor %q has bytes [%d, %d), but they must begin at %d", t.Name, t.Begin, t.End, at)
 		}
 		if t.Size() != size {
 			return fmt.Errorf("tensor %q has %d bytes; %s of shape %v has %d", t.Name, t.Size(), t.DType, t.Shape, size)
@@ -98,7 +98,7 @@ func (s *scanner) header(h *Header) error {
 	seen := make(map[string]struct{})
 	err := s.object(func(key string) error {
 		if _, dup := seen[key]; dup {
-			return fmt.Errorf("%q is there twice", key)
+			return fmt.Errorf("%q is listed twice", key)
 		}
 		seen[key] = struct{}{}
 		if key == metadataKey {
@@ -124,7 +124,7 @@ func (s *scanner) metadata(h *Header) error {
 	h.Metadata = make(map[string]string)
 	return s.object(func(key string) error {
 		if _, dup := h.Metadata[key]; dup {
-			return fmt.Errorf("metadata %q is there twice", key)
+			return fmt.Errorf("metadata key %q is listed twice", key)
 		}
 		v, err := s.str()
 		h.Metadata[key] = v
@@ -160,7 +160,7 @@ func (s *scanner) tensor(t *Tensor) error {
 			}
 			return err
 		}
-		return fmt.Errorf("field %q is unknown or there twice", key)
+		return fmt.Errorf("field %q is unknown or listed twice", key)
 	})
 	if err == nil && !(dtype && shape && offsets) {
 		err = fmt.Errorf("dtype, shape or data_offsets is missing")

@@ -83,7 +83,7 @@ func Order(tensors []Tensor) error {
 	for i := range tensors {
 		t := &tensors[i]
 		if _, dup := seen[t.Name]; dup {
-			return fmt.Errorf("tensor %q is there twice", t.Name)
+			return fmt.Errorf("tensor %q is listed twice", t.Name)
 		}
 		seen[t.Name] = struct{}{}
 		if t.End > maxFile-at {

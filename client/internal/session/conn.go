@@ -217,7 +217,7 @@ func unsure(ctx context.Context, op string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		kind = moraine.Canceled
 	}
-	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so that it may have taken effect; after that: %w", err)}
+	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so the request may have taken effect; the next attempt failed: %w", err)}
 }
 
 // Quick makes one attempt, and another after a redirect or with a new routing. It is for

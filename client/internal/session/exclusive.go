@@ -412,4 +412,4 @@ func (e *exclusive) giveAllBack() {
 var ErrClosed = errors.New("the client is closed")
 
 // ErrPutLost is the error of bytes whose session ended before their commit.
-var ErrPutLost = errors.New("bytes that had been sent went with the session before they were committed")
+var ErrPutLost = errors.New("the session ended before the bytes that it had sent were committed")

@@ -189,7 +189,7 @@ func (e *exclusive) answered(h *hold, m *Made) {
 	if m.Err != nil {
 		m.Err = m.lost(m.Err)
 		c.metrics.LocalCreatesLost.Inc()
-		e.meta.Log.Warn("a file that was made under an exclusive lease is lost", "name", name,
+		e.meta.Log.Warn("a file created under an exclusive lease is lost", "name", name,
 			"directory", moraine.InodeID(h.dir), "err", m.Err)
 	}
 	close(m.done)
@@ -202,10 +202,10 @@ func (e *exclusive) answered(h *hold, m *Made) {
 func (m *Made) lost(err error) error {
 	switch kind := moraine.KindOf(err); {
 	case kind == moraine.Exists:
-		err = fmt.Errorf("another client made a file of that name while this one could not be reached: %w", err)
+		err = fmt.Errorf("another client created a file of that name while this client was unreachable: %w", err)
 	case kind == moraine.Stale && m.commit != nil:
 		return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: fmt.Errorf(
-			"the file was not made, and its first content is lost: it could not be committed any more (%v). Write it again", err)}
+			"the file was not created and its first content is lost: the commit was refused (%v). Write it again", err)}
 	case kind == moraine.SessionExpired, kind == moraine.Stale:
 		err = fmt.Errorf("%w: %w", ErrPutLost, err)
 	default:

@@ -21,7 +21,7 @@ func (m *Conn) follows(r *wire.SessionReply) error {
 			return nil
 		case known != nil && !said.Outlives(*known):
 			return &moraine.Error{Op: "session", Kind: moraine.Unavailable,
-				Err: fmt.Errorf("the server that answers is of incarnation %v of the metadata, and this client follows %v: it was given up, and should be ended", said, *known)}
+				Err: fmt.Errorf("the server has incarnation %v of the metadata, but this client follows %v: stop that server", said, *known)}
 		case m.incarnation.CompareAndSwap(known, &said):
 			return nil
 		}

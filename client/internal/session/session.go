@@ -61,7 +61,7 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 // created under them, or ctx has ended.
 func (m *Conn) SendAllMade(ctx context.Context) {
 	if err := m.Exclusive.finish(ctx); err != nil {
-		m.Log.Warn("not all files that were made under exclusive leases were sent", "err", err)
+		m.Log.Warn("some files created under exclusive leases were not sent", "err", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (e *Engine) getChunk(ctx context.Context, s *Record, index int, lo int64, d
 		// The bytes changed in the server's memory or in transit. The chunk itself is wrong only
 		// if the server confirms it.
 		e.metrics.ChunkErrors.WithLabelValues("get", moraine.Corrupt.String()).Inc()
-		e.log.Warn("bytes of a chunk came as others than their sum says; asking for them again, verified", "stripe", s.ID, "index", index, "device", dev, "err", err)
+		e.log.Warn("chunk checksum mismatch on arrival; the client reads the chunk again", "stripe", s.ID, "index", index, "device", dev, "err", err)
 		err = e.getOnce(ctx, s, index, lo, dst, true)
 	}
 	if err == nil || ctx.Err() != nil {
@@ -60,7 +60,7 @@ func isBad(kind moraine.Kind) bool {
 }
 
 // errOtherBytes says that bytes do not match the checksum that came with them.
-var errOtherBytes = errors.New("the bytes are not those of the sum that came with them")
+var errOtherBytes = errors.New("the bytes do not match the checksum that the server sent")
 
 // getOnce requests a range of a chunk. With verify the server first checksums what it has in
 // memory.

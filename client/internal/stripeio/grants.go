@@ -399,7 +399,7 @@ func (p *grantPool) steer(ctx context.Context, t *Ticket, avoid []moraine.Device
 		t.placement = next
 		return
 	}
-	p.c.log.Debug("no placement without the avoided devices", "stripe", t.stripe, "err", err)
+	p.c.log.Debug("no placement avoids all failed devices", "stripe", t.stripe, "err", err)
 	p.mu.Lock()
 	t.Grant.avoided = avoid
 	p.mu.Unlock()

@@ -23,5 +23,5 @@ func (s *Stripe) verify(index int, zeros []byte) error {
 
 func changedInMemory(want, got uint32) error {
 	return &moraine.Error{Op: "put stripe", Kind: moraine.Corrupt,
-		Err: fmt.Errorf("bytes changed in this process's memory after they were summed: they have the sum %08x, and had %08x", got, want)}
+		Err: fmt.Errorf("bytes changed in the memory of this process after it computed their checksum: got %08x, want %08x", got, want)}
 }

@@ -80,7 +80,7 @@ func (w *rewriter) runPack(ctx context.Context) error {
 func (w *rewriter) mayPack(t *Ticket) error {
 	if asked := t.Grant.asked; t.Scheme.M < asked.M || t.protects < uint32(asked.M) {
 		return &moraine.Error{Op: "pack", Kind: moraine.Unavailable,
-			Err: fmt.Errorf("there is room for %s that survives %d hosts, and it is to be %s", t.Scheme, t.protects, asked)}
+			Err: fmt.Errorf("there is room only for %s that survives the loss of %d hosts; the job needs %s", t.Scheme, t.protects, asked)}
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (w *rewriter) pack(ctx context.Context, t *Ticket, part []packedFile) error
 	}
 	return w.put(ctx, t, pieces, func(ctx context.Context, sent []SentStripe) error {
 		if len(sent) != 1 || sent[0].Record.Scheme.M < uint32(lose) {
-			return &moraine.Error{Op: "pack", Kind: moraine.Unavailable, Err: errors.New("the devices that are left call for another scheme")}
+			return &moraine.Error{Op: "pack", Kind: moraine.Unavailable, Err: errors.New("the remaining devices need another scheme")}
 		}
 		changed, err := w.commit(ctx, part, sent)
 		w.done.Files += changed

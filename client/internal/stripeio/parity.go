@@ -41,7 +41,7 @@ func (e *Engine) rebuildWithout(ctx context.Context, g *gatherer, t target, piec
 		}
 	}
 	return &moraine.Error{Op: "rebuild", Ref: fmt.Sprintf("%s/%d", s.ID, t.index), Kind: moraine.Corrupt,
-		Err: fmt.Errorf("rebuilt bytes do not have the recorded sum %08x: parity of the stripe is wrong, or the record", want)}
+		Err: fmt.Errorf("rebuilt bytes do not have the recorded checksum %08x: the stripe's parity or its record is wrong", want)}
 }
 
 // wrongParity reports a parity chunk that does not match its stripe's data.
@@ -213,7 +213,7 @@ func recordedSums(s *Record, sums []uint32) error {
 	for i, sum := range sums {
 		if sum != s.Chunks[i].CRC {
 			return &moraine.Error{Ref: fmt.Sprintf("%s/%d", s.ID, i), Kind: moraine.Corrupt,
-				Err: fmt.Errorf("chunk has sum %08x, the record %08x", sum, s.Chunks[i].CRC)}
+				Err: fmt.Errorf("chunk has checksum %08x, the record has %08x", sum, s.Chunks[i].CRC)}
 		}
 	}
 	return nil

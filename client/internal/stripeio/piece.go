@@ -106,7 +106,7 @@ func (e *Engine) getPiece(ctx context.Context, server transport.Chunks, o *objec
 	}
 	if errors.Is(err, errOtherBytes) && ctx.Err() == nil {
 		e.metrics.PieceErrors.Inc()
-		e.log.Warn("piece checksum mismatch, asking again", "object", moraine.ID(o.object.Id), "offset", off, "err", err)
+		e.log.Warn("piece checksum mismatch; the client reads the piece again", "object", moraine.ID(o.object.Id), "offset", off, "err", err)
 		err = e.getPieceOnce(ctx, server, o, off, dst, true)
 	}
 	return err
@@ -127,7 +127,7 @@ func (e *Engine) getPieceOnce(ctx context.Context, server transport.Chunks, o *o
 	}
 	if n != len(dst) || sum != reply.PayloadCrc {
 		return &moraine.Error{Op: "get piece", Kind: moraine.Corrupt,
-			Err: fmt.Errorf("%w: %d bytes with sum %08x came; %d with sum %08x were sent", errOtherBytes, n, sum, len(dst), reply.PayloadCrc)}
+			Err: fmt.Errorf("%w: received %d bytes with checksum %08x; the server sent %d with checksum %08x", errOtherBytes, n, sum, len(dst), reply.PayloadCrc)}
 	}
 	return nil
 }

@@ -142,7 +142,7 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 	case moraine.Corrupt:
 		// If the bytes are wrong here, the device is not at fault.
 		if err := p.st.verify(r.index, p.c.zeros); err != nil {
-			p.c.log.Error("bytes changed in memory after they were summed", "stripe", p.ticket.stripe, "index", r.index, "err", err)
+			p.c.log.Error("bytes changed in memory after the client computed their checksum", "stripe", p.ticket.stripe, "index", r.index, "err", err)
 			return false, err
 		}
 	}

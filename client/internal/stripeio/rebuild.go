@@ -46,7 +46,7 @@ func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare ma
 	if r.s.limited && !r.s.rebuildable() {
 		err, _ := r.wrongWith(missing[0].index)
 		return &moraine.Error{Op: "rebuild", Ref: r.s.ID.String(), Kind: moraine.Unavailable,
-			Err: errors.Join(errors.New("other chunks of the stripe hold bytes that are not for this session: servers repair it"), err)}
+			Err: errors.Join(errors.New("other chunks of the stripe contain bytes that this session may not read: servers repair the stripe"), err)}
 	}
 	piece := r.c.pieceOf(r.s)
 	need, longest := int64(0), int64(0)

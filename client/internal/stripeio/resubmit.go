@@ -94,7 +94,7 @@ func sameBytes(old *SentStripe, sent []SentStripe) error {
 		return nil
 	}
 	return &moraine.Error{Op: "resubmit", Ref: moraine.StripeID(old.Record.Id).String(), Kind: moraine.Corrupt,
-		Err: fmt.Errorf("its bytes have the sum %08x, and had %08x when they were written", sum, old.Crc)}
+		Err: fmt.Errorf("its bytes have checksum %08x, but had %08x when they were written", sum, old.Crc)}
 }
 
 // sumOf returns the checksum of the bytes of consecutive stripes.
@@ -142,11 +142,11 @@ func CannotResubmit(refused, err error) error {
 		kind = k
 	}
 	return &moraine.Error{Op: "commit", Kind: kind, Err: fmt.Errorf(
-		"devices that took what was written went out, or lost their memory, before it was committed (%v), and it could not be put on others: %v", refused, err)}
+		"devices that received the bytes went out, or lost their memory, before the commit (%v), and the client could not write the bytes to other devices: %v", refused, err)}
 }
 
 // RefusedAgain is the error of bytes that were resubmitted ResubmitTries times.
 func RefusedAgain(refused error) error {
 	return &moraine.Error{Op: "commit", Kind: moraine.IOError, Err: fmt.Errorf(
-		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %v", ResubmitTries+1, refused)}
+		"the client wrote the bytes %d times, and each time a device that received them went out, or lost its memory, before the commit: %v", ResubmitTries+1, refused)}
 }

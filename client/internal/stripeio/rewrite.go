@@ -187,7 +187,7 @@ func (w *rewriter) safe(scheme moraine.Scheme) error {
 		return nil
 	}
 	return &moraine.Error{Op: "rewrite", Kind: moraine.Unavailable,
-		Err: fmt.Errorf("there is room for %s only, and the stripes are %s", scheme, w.group.scheme)}
+		Err: fmt.Errorf("there is room only for %s, but the stripes have %s", scheme, w.group.scheme)}
 }
 
 // find returns the extents that refer to the job's stripes.

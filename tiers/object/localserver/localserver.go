@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer store.Close()
 	for _, f := range store.Damaged() {
-		log.Error("the record of an object is damaged: its key answers BadDigest until it is put again or deleted", "file", f.Path, "err", f.Damage)
+		log.Error("the record of an object is damaged: requests for its key get BadDigest until a client puts or deletes it", "file", f.Path, "err", f.Damage)
 	}
 	places := versity.NewPlaces(maxConnections)
 	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now(), places: places}, &embedgw.Config{

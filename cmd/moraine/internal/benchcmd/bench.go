@@ -134,23 +134,23 @@ ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`
 		"more --bytes it overwrites files in turn")
 	f.IntVar(&o.clients, "clients", 0, "processes that read or write at the same time, or clients for "+
 		"meta (default 1, and 64 for meta)")
-	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "inodes that load makes")
-	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in this many, of those that load makes, "+
-		"has a stripe of 4+2")
-	f.StringVar(&o.state, "state", "", "directory of a state that load writes, and that scale and "+
-		"followers use any number of times")
+	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "number of inodes that bench load makes")
+	f.Uint64Var(&o.contentEvery, "content-every", 1, "of the files that bench load makes, one in this "+
+		"many has a stripe of 4+2")
+	f.StringVar(&o.state, "state", "", "directory of the state that bench load writes, for bench "+
+		"scale and bench followers")
 	o.cache = 1 << 30
-	f.Var(&o.cache, "cache", "--cache of the metadata servers of scale and followers")
-	f.DurationVar(&o.down, "down", 5*time.Minute, "how long followers keeps a follower away")
-	f.Float64Var(&o.rate, "rate", 5000, "files a second that followers creates")
-	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
-	f.IntVar(&o.leases, "leases", 1000, "leases of each session")
+	f.Var(&o.cache, "cache", "--cache of the metadata servers of bench scale and bench followers")
+	f.DurationVar(&o.down, "down", 5*time.Minute, "how long bench followers stops a follower")
+	f.Float64Var(&o.rate, "rate", 5000, "files a second that bench followers creates")
+	f.IntVar(&o.sessions, "sessions", 1000, "number of sessions that bench leases opens")
+	f.IntVar(&o.leases, "leases", 1000, "number of leases that each of these sessions takes")
 	f.Float64Var(&o.seconds, "seconds", 5, "how long small operations run")
 	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, in this "+
 		"order: kill (the process ends), stop (it hangs, with its connections open), vanish (its host "+
 		"leaves the network; each metadata server then has its own network namespace, which needs root)")
-	f.StringVar(&o.scheme, "scheme", "4+2", "scheme of the data that rebuild repairs: K+M, or xN for "+
-		"copies; the cluster has one chunkserver more than the scheme has chunks")
+	f.StringVar(&o.scheme, "scheme", "4+2", "scheme of the data that bench rebuild repairs: K+M, or xN "+
+		"for copies")
 	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild without a foreground load")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {

@@ -179,8 +179,8 @@ func saveIssued(env *cli.Env, cert *pki.Certificate, dir string, force bool) err
 	if !force {
 		err := cert.SaveNew(dir, name)
 		if errors.Is(err, moraine.Exists) {
-			return fmt.Errorf("%s already has a certificate or a key of %s: renew it with `moraine cert renew`, "+
-				"write the new one elsewhere with --out, or replace it with --force", dir, name)
+			return fmt.Errorf("%s already has a certificate or key of %s: run `moraine cert renew`, "+
+				"give --out for another directory, or --force to replace it", dir, name)
 		}
 		return err
 	}

@@ -58,8 +58,8 @@ step appears when all parts are saved.`,
 	f.Uint32Var(&opts.World, "world", 1, "number of ranks")
 	f.StringVar(&opts.Launch.Name, "launch", "", "string that the ranks of one launch share (default: "+
 		"from the scheduler's variables)")
-	f.BoolVar(&opts.Takeover, "takeover", false, "fence the current attempt even if it still has live "+
-		"sessions")
+	f.BoolVar(&opts.Takeover, "takeover", false, "take over from the current attempt, even if it still has "+
+		"live sessions")
 	f.StringVar(&scheme, "scheme", "", cli.SchemeUsage)
 	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
 		"sealed for this long")

@@ -157,7 +157,7 @@ func (w *waiting) failures(ctx context.Context) (failed []error) {
 		case err != nil:
 			failed = append(failed, err)
 		case client.Blocked(ended):
-			failed = append(failed, fmt.Errorf("%s of %s waits for you: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), ended.Error))
+			failed = append(failed, fmt.Errorf("%s of %s waits for an administrator: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), ended.Error))
 		case ended.State == wire.JobState_JOB_STATE_FAILED || ended.State == wire.JobState_JOB_STATE_CANCELED:
 			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), jobStates[ended.State], ended.Error))
 		}

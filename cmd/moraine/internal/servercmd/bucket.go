@@ -63,7 +63,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if err := b.Probe(probe); err != nil && ctx.Err() == nil {
-		log.Warn("the bucket cannot be used now; jobs of the object tier will be tried again", "bucket", b.URL(), "endpoint", cfg.Endpoint, "err", err)
+		log.Warn("the bucket cannot be used now; movers retry the jobs of the object tier", "bucket", b.URL(), "endpoint", cfg.Endpoint, "err", err)
 	}
 	return b, nil
 }

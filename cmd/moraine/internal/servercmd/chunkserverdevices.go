@@ -93,10 +93,10 @@ func followDevices(ctx context.Context, signals <-chan os.Signal, service device
 		}
 		if err != nil && ctx.Err() == nil {
 			for _, line := range cli.ErrorLines(err) {
-				log.Error("SIGHUP: not all devices are as the settings file says", "err", line)
+				log.Error("SIGHUP: some devices differ from the settings file", "err", line)
 			}
 			continue
 		}
-		log.Info("SIGHUP: the devices are as the settings file says", "devices", len(devices))
+		log.Info("SIGHUP: the devices match the settings file", "devices", len(devices))
 	}
 }

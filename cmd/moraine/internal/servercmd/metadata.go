@@ -114,10 +114,10 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 		"nothing new is placed on it")
 	f.DurationVar(&o.service.RepairGrace, "repair-grace", metadata.DefaultRepairGrace, "silence of a "+
 		"host after which its chunks are rebuilt elsewhere")
-	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "how long after its mover's "+
-		"lease a change of the bucket without a known reply may still arrive; the same on every server")
-	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must survive "+
-		"the loss of while too few hosts are up for its scheme; the same on every server")
+	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "how long after the end "+
+		"of a job lease the bucket may still apply a change whose reply was lost; the same on every server")
+	f.IntVar(&o.service.MinProtection, "min-protection", 1, "how many lost hosts a new stripe must "+
+		"survive while too few hosts are up for its scheme; the same on every server")
 	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "stripes that the leader gives to "+
 		"repair jobs in a second, at most")
 	f.IntVar(&o.service.SlowTimes, "slow-times", 10, "drain a device whose puts or reads take this "+
@@ -165,8 +165,7 @@ func (o *metadataOptions) peerList() error {
 		o.service.Peers = append(o.service.Peers, metadata.Peer{ID: id, Addresses: []string{addr}})
 	}
 	if !slices.ContainsFunc(o.store.Peers, func(p raftstore.Peer) bool { return p.ID == o.id }) {
-		return cli.UsageError("--peers %s: it names all metadata servers, but %s, which is this one, is "+
-			"missing: add it", strings.Join(o.peers, ","), o.id)
+		return cli.UsageError("--peers %s must name all metadata servers: add %s, which is this one", strings.Join(o.peers, ","), o.id)
 	}
 	return nil
 }

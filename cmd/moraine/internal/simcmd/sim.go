@@ -61,7 +61,7 @@ that one stripe or more is lost in a year, "one stripe" that of a given one.
 The model:
 
   - Losses of devices and hosts are random, at the given rates.
-  - Every device has as many bytes, and each stripe is on other devices. So all hosts rebuild
+  - All devices have the same number of bytes, and stripes are spread over all devices. So all hosts rebuild
     what was lost, and first the stripes with the least redundancy left.
   - The data of a lost host waits for the grace period, in case the host returns. A device
     that fails is out at once.
