@@ -39,7 +39,7 @@ var (
 			{Device: 4, CRC: 4, Level: moraine.NVMe}, {Device: 300, CRC: 5, Level: moraine.NVMe}, {Device: 301, CRC: 6, Level: moraine.Memory, Epoch: 17}}}
 	hotGrant   = &Grant{First: 1<<40 | 1, Count: 512, Session: 1<<40 | 2, Tenant: 3, Chunks: 6, Length: 4 << 20, Used: make([]byte, 64)}
 	hotSession = &Session{Node: "c1", Principal: Principal{1, 2, 3}, Role: "client", Root: moraine.RootInode, Scope: "/a", Nonce: make([]byte, 16), Opened: 99,
-		AckedBelow: 1000, Leases: true, answers: answers{Inside: true, Number: 1001, Answer: make([]byte, 100), Apart: 2}}
+		AckedBelow: 1000, Leases: true, answers: answers{Number: 1001, Answer: make([]byte, 100), Apart: 2}}
 	hotCounters = &Counters{1, 2, 300, CWall: 1 << 60, CStuckMoves: 1}
 )
 
