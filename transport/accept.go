@@ -99,7 +99,7 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 		t.fit(class)
 	}
 	c := newServerConn(ctx, s, class, st, r, peer, limit, reply.Incarnation)
-	c.features, c.leave = reply.Features, leave
+	c.leave = leave
 	return c, nil
 }
 
@@ -111,7 +111,7 @@ func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls
 		return nil, nil, err
 	}
 	cluster := *s.cluster.Load()
-	reply := &wire.HelloReply{Version: version, Features: h.Features & features, Cluster: uuidBytes(cluster), Node: s.cfg.Node,
+	reply := &wire.HelloReply{Version: version, Cluster: uuidBytes(cluster), Node: s.cfg.Node,
 		Role: string(s.cfg.Role), Incarnation: s.incarnation(), Release: s.cfg.Release}
 	peer, err := s.identify(st, r, h, sent, cs, reply)
 	if err != nil {

@@ -241,7 +241,7 @@ func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string
 func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
 	p := pr.pool
 	h := &wire.Hello{
-		MinVersion: frameVersion, MaxVersion: frameVersion, Features: features, Cluster: uuidBytes(p.cfg.Cluster),
+		MinVersion: frameVersion, MaxVersion: frameVersion, Cluster: uuidBytes(p.cfg.Cluster),
 		Node: p.cfg.Node, Class: uint32(class), Release: p.cfg.Release, Role: string(p.cfg.Role),
 		Scope: p.cfg.Scope, ReadOnly: p.cfg.ReadOnly, Squash: p.cfg.Squash,
 	}
@@ -350,7 +350,7 @@ func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &raftConn{heldConn: heldConn{g.stream, g.r}, ungreeted: g.reply.Features&featureRaftGreeting == 0, remote: g.remote}
+	c := &raftConn{heldConn: heldConn{g.stream, g.r}, remote: g.remote}
 	if end := endsAt(g.own, &g.remote); !end.IsZero() {
 		c.expiry = time.AfterFunc(end.Sub(p.clock.Now()), func() { g.stream.Close() }) //nolint:errcheck // it may have ended
 	}

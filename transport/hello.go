@@ -11,13 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// features are bits of the hello; both ends use those that both have.
-const features = featureRaftGreeting
-
-// featureRaftGreeting: both ends of a connection of class Raft begin with a
-// greeting in the log's own format.
-const featureRaftGreeting uint64 = 1
-
 // maxHello limits the messages of a handshake, which come from unauthenticated
 // peers.
 const maxHello = 64 << 10

@@ -33,7 +33,7 @@ func (l *raftListener) setAddr(addr string) {
 
 // serve offers c to Accept, and returns when c is closed.
 func (l *raftListener) serve(c *serverConn) {
-	rc := &raftConn{heldConn: heldConn{c.stream, c.r}, ungreeted: c.features&featureRaftGreeting == 0, done: make(chan struct{})}
+	rc := &raftConn{heldConn: heldConn{c.stream, c.r}, done: make(chan struct{})}
 	select {
 	case l.conns <- rc:
 		select {
@@ -73,21 +73,16 @@ type raftAddr string
 func (raftAddr) Network() string  { return "moraine" }
 func (a raftAddr) String() string { return string(a) }
 
-// raftConn reports when it is closed, and whether its ends greet each other.
+// raftConn reports when it is closed.
 type raftConn struct {
 	heldConn
-	ungreeted bool
-	once      sync.Once
-	done      chan struct{} // nil on the side that dialled
+	once sync.Once
+	done chan struct{} // nil on the side that dialled
 	// Only on the side that dialled:
 	expiry *time.Timer // ends it with its certificates
 	remote Peer
 	drop   func() // makes the pool forget it
 }
-
-// Ungreeted reports whether the other end is of an earlier release, which does not
-// send a greeting at the beginning of such a connection.
-func (c *raftConn) Ungreeted() bool { return c.ungreeted }
 
 func (c *raftConn) Close() error {
 	err := c.heldConn.Close()

@@ -24,7 +24,6 @@ type serverConn struct {
 	r           *reader
 	w           *writer
 	incarnation uint64 // as of the hello; 0: unknown
-	features    uint64 // features that both ends have
 	ctx         context.Context
 	cancel      context.CancelFunc
 	peer        atomic.Pointer[Peer]

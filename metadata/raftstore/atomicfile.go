@@ -44,27 +44,27 @@ func seal(magic string, version uint16, body []byte) []byte {
 
 // unseal checks the envelope and returns the body, a slice of p, and its version. A version above
 // newest is NewerFormat; any other fault is Corrupt.
-func unseal(magic string, newest uint16, p []byte) (body []byte, version uint16, err error) {
+func unseal(magic string, newest uint16, p []byte) (body []byte, err error) {
 	if len(p) < envelopeHeader+4 || string(p[:8]) != magic {
-		return nil, 0, corruptf("no %s header", magic)
+		return nil, corruptf("no %s header", magic)
 	}
-	version = binary.LittleEndian.Uint16(p[8:])
+	version := binary.LittleEndian.Uint16(p[8:])
 	n := binary.LittleEndian.Uint32(p[12:])
 	if uint64(n) != uint64(len(p)-envelopeHeader-4) {
-		return nil, 0, corruptf("%s: %d bytes for a body of %d", magic, len(p), n)
+		return nil, corruptf("%s: %d bytes for a body of %d", magic, len(p), n)
 	}
 	sum := binary.LittleEndian.Uint32(p[len(p)-4:])
 	if got := crc32.Checksum(p[:len(p)-4], castagnoli); got != sum {
-		return nil, 0, corruptf("%s: checksum %08x, expected %08x", magic, got, sum)
+		return nil, corruptf("%s: checksum %08x, expected %08x", magic, got, sum)
 	}
 	if version > newest {
-		return nil, 0, &moraine.Error{Op: "raftstore", Kind: moraine.NewerFormat,
+		return nil, &moraine.Error{Op: "raftstore", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("%s has format %d, but this build reads up to %d: upgrade the build", magic, version, newest)}
 	}
 	if version == 0 || binary.LittleEndian.Uint16(p[10:]) != 0 {
-		return nil, 0, corruptf("%s: format %d", magic, version)
+		return nil, corruptf("%s: format %d", magic, version)
 	}
-	return p[envelopeHeader : len(p)-4], version, nil
+	return p[envelopeHeader : len(p)-4], nil
 }
 
 func corruptf(format string, args ...any) error {

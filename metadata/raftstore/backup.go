@@ -158,7 +158,7 @@ func backupInfo(r io.ReaderAt, size int64) (BackupInfo, error) {
 	if !bytes.HasPrefix(head, []byte(backupMagic)) {
 		return BackupInfo{}, corruptf("it does not begin as a backup of the metadata: it is another file, or damaged")
 	}
-	body, _, err := unseal(backupMagic, backupVersion, head)
+	body, err := unseal(backupMagic, backupVersion, head)
 	if err != nil {
 		return BackupInfo{}, err
 	}

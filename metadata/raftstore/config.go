@@ -90,7 +90,7 @@ type Peer struct {
 }
 
 // Stream carries the bytes between the nodes, over connections that are authenticated if the
-// cluster requires it. Close unblocks Accept. A connection may be Ungreeted.
+// cluster requires it. Close unblocks Accept.
 type Stream interface {
 	net.Listener
 	Dial(address string, timeout time.Duration) (net.Conn, error)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -102,25 +101,6 @@ func EncodeSnap(meta raft.SnapshotMeta, applied uint64) []byte {
 // EncodeReceivedSnap encodes the metadata of one that another node sent.
 func EncodeReceivedSnap(meta raft.SnapshotMeta, applied uint64) []byte {
 	return (&snapshot{meta: meta, applied: applied, form: snapReceived}).encode()
-}
-
-// KeepAsStream converts the newest snapshot of the node directory dir to the form in which servers
-// once kept received snapshots.
-func KeepAsStream(fsys vfs.FS, dir string, cluster moraine.UUID) error {
-	store, err := openSnapshots(&Config{Dir: dir, Cluster: cluster}, &Deps{FS: fsys, Metrics: NewMetrics(nil)}, nil)
-	if err != nil {
-		return err
-	}
-	snap := store.newest()
-	own := filepath.Join(store.dir, snap.meta.ID)
-	p, err := StreamOf(fsys, filepath.Join(own, snapCheckpoint), cluster, snap.applied)
-	if err != nil {
-		return err
-	}
-	snap.form = snapStream
-	return errors.Join(writeSynced(fsys, filepath.Join(own, snapStreamFile), p),
-		fsys.RemoveAll(filepath.Join(own, snapCheckpoint)),
-		replaceFile(fsys, own, snapMetaFile, snap.encode()))
 }
 
 // LinkCheckpoint makes the directory to with the files of a checkpoint.

@@ -25,10 +25,6 @@ const (
 	sayAgain = 30 * time.Second
 )
 
-// Ungreeted is a connection of a Stream to a node of an earlier release, which does not send its
-// incarnation.
-type Ungreeted interface{ Ungreeted() bool }
-
 type greeting struct {
 	cluster     moraine.UUID
 	node        string
@@ -44,7 +40,7 @@ func (g greeting) encode() []byte {
 }
 
 func decodeGreeting(p []byte) (greeting, error) {
-	body, _, err := unseal(greetMagic, greetVersion, p)
+	body, err := unseal(greetMagic, greetVersion, p)
 	if err != nil {
 		return greeting{}, err
 	}
@@ -86,9 +82,6 @@ type greeter struct {
 
 // dialed exchanges greetings on a connection that this node opened.
 func (g *greeter) dialed(conn net.Conn) error {
-	if u, ok := conn.(Ungreeted); ok && u.Ungreeted() {
-		return nil
-	}
 	return g.exchange(conn, func() error { _, err := conn.Write(g.self().encode()); return err }, nil)
 }
 

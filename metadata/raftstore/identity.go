@@ -26,7 +26,7 @@ const (
 	snapshotDir  = "snapshots"
 
 	identityMagic   = "MRNNODE1"
-	identityVersion = 3
+	identityVersion = 1
 	maxNodeName     = 255
 )
 
@@ -38,7 +38,7 @@ type identity struct {
 	// interrupted Bootstrap or Join is recognized.
 	formed bool
 	// dataID is a random name of this directory. By it the group distinguishes a node that lost its
-	// disk from the former one. It is zero in a directory of format 1.
+	// disk from the former one.
 	dataID moraine.UUID
 	// admitted: the node may take part in its group. A new directory may not until the group knows
 	// it. entered: it takes part, and may have sent messages to others. At the first start,
@@ -57,11 +57,7 @@ func (id identity) encode() []byte {
 	body = binary.LittleEndian.AppendUint16(body, uint16(len(id.node)))
 	body = append(body, id.node...)
 	body = append(body, id.dataID[:]...)
-	body = append(body, flag(id.admitted))
-	if id.entered == id.admitted && id.incarnation.Number == 0 && id.outlivedBy == 0 {
-		return seal(identityMagic, 2, body) // an earlier release can read it
-	}
-	body = append(body, flag(id.entered), byte(id.incarnation.Number))
+	body = append(body, flag(id.admitted), flag(id.entered), byte(id.incarnation.Number))
 	body = append(body, id.incarnation.Mark[:]...)
 	body = append(body, byte(id.outlivedBy))
 	return seal(identityMagic, identityVersion, body)
@@ -75,7 +71,7 @@ func flag(on bool) byte {
 }
 
 func decodeIdentity(p []byte) (identity, error) {
-	body, version, err := unseal(identityMagic, identityVersion, p)
+	body, err := unseal(identityMagic, identityVersion, p)
 	if err != nil {
 		return identity{}, err
 	}
@@ -84,18 +80,11 @@ func decodeIdentity(p []byte) (identity, error) {
 	copy(id.cluster[:], r.take(len(id.cluster)))
 	id.formed = r.flag()
 	id.node = string(r.take(int(r.u16())))
-	id.admitted = id.formed // before format 2 there was no other state
-	if version >= 2 {
-		copy(id.dataID[:], r.take(len(id.dataID)))
-		id.admitted = r.flag()
-	}
-	id.entered = id.admitted
-	if version >= 3 {
-		id.entered = r.flag()
-		id.incarnation.Number = moraine.Incarnation(r.byte())
-		copy(id.incarnation.Mark[:], r.take(len(id.incarnation.Mark)))
-		id.outlivedBy = moraine.Incarnation(r.byte())
-	}
+	copy(id.dataID[:], r.take(len(id.dataID)))
+	id.admitted, id.entered = r.flag(), r.flag()
+	id.incarnation.Number = moraine.Incarnation(r.byte())
+	copy(id.incarnation.Mark[:], r.take(len(id.incarnation.Mark)))
+	id.outlivedBy = moraine.Incarnation(r.byte())
 	if !r.done() || id.node == "" {
 		return identity{}, corruptf("node identity does not parse")
 	}

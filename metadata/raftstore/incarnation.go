@@ -14,7 +14,7 @@ import (
 // quorum, while no node runs, changes it. Nodes of different incarnations exchange no messages (see
 // greeting.go), because their logs may have different entries with the same index and term. The
 // IDENTITY of a directory has the incarnation if a restore or a forced quorum began it. Otherwise
-// only the state has it, so that earlier releases can still read the directory. On the disk of a
+// only the state has it. On the disk of a
 // killed node the state may be far behind its log, or missing; then the log has it. A node must
 // know its incarnation before its first message.
 

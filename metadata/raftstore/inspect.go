@@ -233,7 +233,7 @@ func (s *snapshotStore) verify(snap *snapshot) error {
 	if err == nil {
 		err = r.verify()
 	}
-	if err := errors.Join(err, source.Close()); err != nil || snap.form == snapStream {
+	if err := errors.Join(err, source.Close()); err != nil {
 		return err
 	}
 	// The stream of a checkpoint, with its checksums, is made while it is read. The original

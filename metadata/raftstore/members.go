@@ -3,7 +3,6 @@ package raftstore
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"time"
 
@@ -47,25 +46,7 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 // Identity returns the identity of this node's directory. It may be called
 // before Run.
 func (s *Store) Identity() (Identity, error) {
-	if err := nameDirectory(&s.cfg, &s.deps); err != nil {
-		return Identity{}, wrap("raftstore.Identity", s.cfg.Dir, err)
-	}
 	return ReadIdentity(s.deps.FS, s.cfg.Dir)
-}
-
-// nameDirectory gives a directory of format 1 a name.
-func nameDirectory(cfg *Config, deps *Deps) error {
-	id, err := readIdentity(deps.FS, cfg.Dir)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && (!id.formed || !id.dataID.IsZero())) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(deps.Rand, id.dataID[:]); err != nil {
-		return err
-	}
-	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
 }
 
 // Admit records durably that the group, of this incarnation, knows this node's directory, so that

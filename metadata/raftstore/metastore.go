@@ -157,7 +157,7 @@ func encodeMeta(s types.PersistentState, values map[string][]byte) []byte {
 }
 
 func decodeMeta(p []byte) (s types.PersistentState, values map[string][]byte, err error) {
-	body, _, err := unseal(metaMagic, metaVersion, p)
+	body, err := unseal(metaMagic, metaVersion, p)
 	if err != nil {
 		return s, nil, err
 	}

@@ -23,8 +23,7 @@ import (
 const (
 	snapMetaFile    = "META"
 	snapMetaMagic   = "MRNSNPM1"
-	snapMetaVersion = 2
-	snapStreamFile  = "stream"
+	snapMetaVersion = 1
 	snapCheckpoint  = "db"
 	snapPrefix      = "snap-"
 	snapTmpPrefix   = "tmp-"
@@ -56,13 +55,12 @@ type snapshotStore struct {
 
 var _ raft.SnapshotStore = (*snapshotStore)(nil)
 
-// snapForm says where a snapshot comes from, and its form on disk.
+// snapForm says where a snapshot comes from.
 type snapForm uint16
 
 const (
 	snapTaken    snapForm = 1 // taken here
-	snapStream   snapForm = 2 // received and kept as a stream, as earlier servers did
-	snapReceived snapForm = 3 // received; from META version 2 on
+	snapReceived snapForm = 2 // received from another node
 )
 
 // snapshot is a complete snapshot.
@@ -144,15 +142,11 @@ func (s *snapshot) encode() []byte {
 		body = appendBytes(body, []byte(srv.ID))
 		body = appendBytes(body, []byte(srv.Address))
 	}
-	version := uint16(1) // readable by servers before snapReceived
-	if s.form == snapReceived {
-		version = 2
-	}
-	return seal(snapMetaMagic, version, body)
+	return seal(snapMetaMagic, snapMetaVersion, body)
 }
 
 func decodeSnapMeta(p []byte) (*snapshot, error) {
-	body, _, err := unseal(snapMetaMagic, snapMetaVersion, p)
+	body, err := unseal(snapMetaMagic, snapMetaVersion, p)
 	if err != nil {
 		return nil, err
 	}
@@ -248,18 +242,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 
 // source returns the stream of snap.
 func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
-	dir := filepath.Join(s.dir, snap.meta.ID)
-	if snap.form == snapStream {
-		f, err := s.fs.Open(filepath.Join(dir, snapStreamFile), vfs.Read)
-		if err != nil {
-			return nil, err
-		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{io.NewSectionReader(f, 0, snap.meta.Size), f}, nil
-	}
-	dir = filepath.Join(dir, snapCheckpoint)
+	dir := filepath.Join(s.dir, snap.meta.ID, snapCheckpoint)
 	files, err := checkpointFiles(s.fs, dir)
 	if err != nil {
 		return nil, err
@@ -276,18 +259,7 @@ func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
 // layOut makes the directory to with the files of a snapshot. All is durable except the directory's
 // name.
 func (s *snapshotStore) layOut(snap *snapshot, to string) error {
-	if snap.form != snapStream {
-		return linkCheckpoint(s.fs, filepath.Join(s.dir, snap.meta.ID, snapCheckpoint), to)
-	}
-	source, err := s.source(snap)
-	if err != nil {
-		return err
-	}
-	r, err := newStreamReader(source, s.cluster)
-	if err == nil {
-		err = r.extract(s.fs, to)
-	}
-	return errors.Join(err, source.Close())
+	return linkCheckpoint(s.fs, filepath.Join(s.dir, snap.meta.ID, snapCheckpoint), to)
 }
 
 type snapshotReader struct {

@@ -117,7 +117,7 @@ func encodeCurrent(number uint64) []byte {
 }
 
 func decodeCurrent(p []byte) (uint64, error) {
-	body, _, err := unseal(currentMagic, currentVersion, p)
+	body, err := unseal(currentMagic, currentVersion, p)
 	if err != nil {
 		return 0, err
 	}

@@ -187,9 +187,6 @@ func (s *Store) start() error {
 
 // open opens everything and starts raft. After an error close undoes it.
 func (s *Store) open() error {
-	if err := nameDirectory(&s.cfg, &s.deps); err != nil {
-		return err
-	}
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
 		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,

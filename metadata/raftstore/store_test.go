@@ -615,7 +615,7 @@ func TestASeatIsKnownBeforeTheNodeRuns(t *testing.T) {
 	require.False(t, seat().Entered)
 	require.NoError(t, idle("m1").Enter())
 	require.True(t, seat().Entered)
-	require.Zero(t, seat().Incarnation, "an earlier release would not read it, and the state tells")
+	require.Zero(t, seat().Incarnation, "the state has it")
 	to := moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{3}}
 	require.NoError(t, idle("m2").Admit(to))
 	require.Equal(t, to, idle("m2").Incarnation(), "no state tells of a mark")

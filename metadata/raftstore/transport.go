@@ -100,8 +100,8 @@ type connTable struct {
 // Accept implements net.Listener.
 func (c *connTable) Accept() (net.Conn, error) {
 	conn, err := c.Stream.Accept()
-	if u, ok := conn.(Ungreeted); err != nil || (ok && u.Ungreeted()) {
-		return c.track(conn, err)
+	if err != nil {
+		return nil, err
 	}
 	return c.track(&greetedConn{Conn: conn, greet: func() error { return c.greet.accepted(conn) }}, nil)
 }

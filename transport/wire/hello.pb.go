@@ -26,7 +26,6 @@ type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"` // supported frame versions
 	MaxVersion    uint32                 `protobuf:"varint,2,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"`
-	Features      uint64                 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"`       // bit set
 	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`          // 16 bytes; empty if the caller does not know it yet
 	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`                // node id claimed; must be the certificate's
 	Class         uint32                 `protobuf:"varint,6,opt,name=class,proto3" json:"class,omitempty"`             // transport.Class of the connection
@@ -82,13 +81,6 @@ func (x *Hello) GetMinVersion() uint32 {
 func (x *Hello) GetMaxVersion() uint32 {
 	if x != nil {
 		return x.MaxVersion
-	}
-	return 0
-}
-
-func (x *Hello) GetFeatures() uint64 {
-	if x != nil {
-		return x.Features
 	}
 	return 0
 }
@@ -173,8 +165,7 @@ func (x *Hello) GetSquash() bool {
 type HelloReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`   // chosen
-	Features      uint64                 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"` // those that both have
+	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // chosen
 	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -228,13 +219,6 @@ func (x *HelloReply) GetError() *Error {
 func (x *HelloReply) GetVersion() uint32 {
 	if x != nil {
 		return x.Version
-	}
-	return 0
-}
-
-func (x *HelloReply) GetFeatures() uint64 {
-	if x != nil {
-		return x.Features
 	}
 	return 0
 }
@@ -625,13 +609,12 @@ var File_hello_proto protoreflect.FileDescriptor
 
 const file_hello_proto_rawDesc = "" +
 	"\n" +
-	"\vhello.proto\x12\fmoraine.wire\x1a\fcommon.proto\"\xe5\x02\n" +
+	"\vhello.proto\x12\fmoraine.wire\x1a\fcommon.proto\"\xc9\x02\n" +
 	"\x05Hello\x12\x1f\n" +
 	"\vmin_version\x18\x01 \x01(\rR\n" +
 	"minVersion\x12\x1f\n" +
 	"\vmax_version\x18\x02 \x01(\rR\n" +
-	"maxVersion\x12\x1a\n" +
-	"\bfeatures\x18\x03 \x01(\x04R\bfeatures\x12\x18\n" +
+	"maxVersion\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\fR\acluster\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x14\n" +
 	"\x05class\x18\x06 \x01(\rR\x05class\x12\x14\n" +
@@ -643,12 +626,11 @@ const file_hello_proto_rawDesc = "" +
 	"\x04role\x18\v \x01(\tR\x04role\x12\x14\n" +
 	"\x05scope\x18\f \x01(\tR\x05scope\x12\x1b\n" +
 	"\tread_only\x18\r \x01(\bR\breadOnly\x12\x16\n" +
-	"\x06squash\x18\x0e \x01(\bR\x06squash\"\xd2\x02\n" +
+	"\x06squash\x18\x0e \x01(\bR\x06squash\"\xb6\x02\n" +
 	"\n" +
 	"HelloReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\rR\aversion\x12\x1a\n" +
-	"\bfeatures\x18\x03 \x01(\x04R\bfeatures\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\rR\aversion\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\fR\acluster\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x14\n" +
