@@ -130,7 +130,7 @@ func (c ChunkID) String() string { return fmt.Sprintf("%s/%d", c.Stripe, c.Index
 // MarkedIncarnation is an incarnation with a mark that distinguishes it from another one of the
 // same number. If two operators each begin one without knowing of the other, both get the same
 // number and different marks. The restore or the forced quorum that begins the incarnation
-// draws the mark at random; that of a bootstrap, and of earlier releases, is zero.
+// draws the mark at random; that of a bootstrap is zero.
 type MarkedIncarnation struct {
 	Number Incarnation // 0: unknown
 	Mark   UUID

@@ -46,7 +46,7 @@ func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts
 
 // ConcatParts is Concat that also removes the directory parts and all below it, in the same log
 // entry in which dst appears. It fails with NotFound if parts was removed before. consumed is
-// false if the cluster's feature level has no such operation; the caller then removes parts.
+// false if the ranges are too many for one job; the caller then removes parts.
 func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
 	a, consumed, err = concat(ctx, c, dst, srcs, parts, opts)
 	return a, consumed, retry.Wrap("client.ConcatParts", dst, err)

@@ -10,8 +10,7 @@ import (
 )
 
 // assemble fills the file with the ranges and gives it its name. It uses one Clone for few
-// ranges and a job of the service for many. It works in steps if the cluster's feature level
-// has no such job, or a smaller limit for it.
+// ranges, a job of the service for many, and steps if they are too many for one job.
 func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (a *wire.Attr, consumed bool, err error) {
 	if consume == 0 && len(todo) <= maxCloneRanges {
 		a, err := f.cloneStep(ctx, f.attr.Generation, todo, true)
@@ -21,9 +20,7 @@ func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume mo
 	}
 	if len(todo) <= wire.MaxConcatRanges {
 		a, err := f.concat(ctx, todo, consume)
-		if !retry.IsKind(err, moraine.Unimplemented) {
-			return a, consume != 0, err
-		}
+		return a, consume != 0, err
 	}
 	a, err = f.clone(ctx, todo)
 	return a, false, err

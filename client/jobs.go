@@ -100,8 +100,7 @@ func wireInodes(ids []moraine.InodeID) []uint64 {
 
 // CloneTree starts a job that makes dst, which must not exist, a clone of the directory src and
 // all below it; no byte moves. dst appears when it is whole. Until then Cancel stops the job
-// and removes what it built. The job continues even if this client stops. Unavailable: the
-// cluster's feature level does not support it.
+// and removes what it built. The job continues even if this client stops.
 func (j Jobs) CloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
 	job, err := j.cloneTree(ctx, src, dst)
 	return job, retry.Wrap("client.CloneTree", dst, err)

@@ -126,11 +126,7 @@ func (us *uploads) makeUploadsDir(ctx context.Context, bucket string) (moraine.I
 		return 0, err
 	}
 	inode := moraine.InodeID(attr.Inode)
-	err = us.tree.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
-	if errors.Is(err, moraine.Unimplemented) {
-		err = nil // a cluster without policies flushes nothing by itself
-	}
-	return inode, err
+	return inode, us.tree.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 }
 
 // find returns an upload of a key.

@@ -17,7 +17,6 @@ package fsck
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -165,8 +164,8 @@ func New(cfg Config, deps Deps) *Checker {
 	return &Checker{cfg: cfg, deps: deps}
 }
 
-// Run checks every device. It fails if the metadata service does not answer, or is of an
-// earlier release; the report names chunkservers that do not answer. With an error the report
+// Run checks every device. It fails if the metadata service does not answer; the report names
+// chunkservers that do not answer. With an error the report
 // contains what was found so far, or is nil. Only one Run at a time.
 func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	c.report, c.chosen, c.suspects, c.done, c.unreported = &Report{}, nil, 0, 0, false
@@ -359,13 +358,4 @@ func (c *Checker) Drop(ctx context.Context, findings []Finding) (dropped int, er
 		dropped += int(resp.GetDropChunks().GetDropped())
 	}
 	return dropped, nil
-}
-
-// earlier replaces the answer of a server that does not know a request by an error that says
-// so.
-func earlier(what string, err error) error {
-	if errors.Is(err, moraine.Unimplemented) {
-		return &moraine.Error{Op: "fsck", Kind: moraine.Unimplemented, Err: fmt.Errorf("%s runs an earlier release, which fsck cannot check: upgrade it", what)}
-	}
-	return err
 }

@@ -188,7 +188,7 @@ func below(chunks []*wire.ChunkReport, stripe uint64) []*wire.ChunkReport {
 func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.CheckChunksReply, error) {
 	resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{Slice: slice}}})
 	if err != nil {
-		return nil, earlier("the metadata service", err)
+		return nil, err
 	}
 	reply := resp.GetCheckChunks()
 	if reply.GetUnreported() > 0 {
@@ -234,7 +234,7 @@ func (c *Checker) list(ctx context.Context, d *device, from, to uint64) (*wire.L
 		}
 		if err == nil {
 			if reply.Listed == nil {
-				c.fail(d, fmt.Sprintf("chunkserver %s is of an earlier release, which does not tell what it holds: upgrade it, and check again", d.host))
+				c.fail(d, fmt.Sprintf("chunkserver %s answered without a list of chunks", d.host))
 				return nil, errDevice
 			}
 			return reply.Listed, nil

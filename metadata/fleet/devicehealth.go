@@ -30,8 +30,6 @@ const (
 	slowPart = 20
 
 	reasonSlow = "it is much slower than its peers"
-	// reasonSlowBefore is the reason that earlier builds recorded.
-	reasonSlowBefore = "it is ten times slower than its peers"
 )
 
 // slowKind is a kind of measured operation: 0 is writes, higher numbers are read classes.
@@ -60,7 +58,7 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 			if d.State != DeviceRetired {
 				disks++
 			}
-			if d.State != DeviceIn && d.State != DeviceRetired && (d.Reason == reasonSlow || d.Reason == reasonSlowBefore) {
+			if d.State != DeviceIn && d.State != DeviceRetired && d.Reason == reasonSlow {
 				gone++
 			}
 			if at, was := s.byHand[d.Id]; setInByHand(d) && was {

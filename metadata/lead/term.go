@@ -92,7 +92,7 @@ func (t *Term) Mutate(ctx context.Context, c *Call) (*wire.MetaResponse, error) 
 }
 
 // Speaks fails while the state is below a feature level. Nothing of that level may be proposed
-// then, because a server of an earlier build would stop.
+// then, because a server of an older build would stop.
 func (t *Term) Speaks(ctx context.Context, level uint64) error {
 	if t.Hasty || level <= t.level.Load() { // the level never decreases
 		return nil

@@ -1126,7 +1126,7 @@ type StatDevicesReply struct {
 	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
 	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested; also unset from an earlier release
+	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }

@@ -449,7 +449,7 @@ func (WatchKind) EnumDescriptor() ([]byte, []int) {
 type MemberStage int32
 
 const (
-	MemberStage_MEMBER_STAGE_UNKNOWN  MemberStage = 0 // an earlier release does not report it
+	MemberStage_MEMBER_STAGE_UNKNOWN  MemberStage = 0 // the server has not started yet
 	MemberStage_MEMBER_STAGE_NEW      MemberStage = 1 // its --data is unknown to all
 	MemberStage_MEMBER_STAGE_ADMITTED MemberStage = 2 // it may participate, and waits until all others of a first start may
 	MemberStage_MEMBER_STAGE_ENTERED  MemberStage = 3 // it participates

@@ -56,7 +56,7 @@ func newEndpointHealth(m *Conn) *endpointHealth {
 		ask: func(ctx context.Context, addrs []string) *wire.LeaderReply {
 			resp, err := m.dialer.Metadata(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
 			if err != nil {
-				return nil // an earlier release does not know the request
+				return nil
 			}
 			return resp.GetLeader()
 		}}

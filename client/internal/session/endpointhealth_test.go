@@ -213,7 +213,7 @@ func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
 	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 1}))
 	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 3, Mark: mark}))
 	require.NoError(t, m.follows(&wire.SessionReply{Incarnation: 3, Mark: mark}))
-	require.NoError(t, m.follows(&wire.SessionReply{}), "an earlier release does not say")
+	require.NoError(t, m.follows(&wire.SessionReply{}), "it names no incarnation")
 	for _, old := range []*wire.SessionReply{{Incarnation: 1}, {Incarnation: 2, Mark: mark}, {Incarnation: 3}} {
 		err := m.follows(old)
 		require.ErrorIs(t, err, moraine.Unavailable)

@@ -58,7 +58,6 @@ type exclusive struct {
 	ranges  []*numberRange
 	tries   map[uint64]tries
 	pause   map[uint64]time.Time // until then the client does not request the directory
-	off     time.Time            // until then the client requests no exclusive lease
 }
 
 // hold is the exclusive lease on one directory.

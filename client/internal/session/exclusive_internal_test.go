@@ -109,8 +109,4 @@ func TestSpentNumbersAreReportedAgain(t *testing.T) {
 	require.True(t, e.got(&getting{done: make(chan struct{})}, op, 1, s, s, &wire.HoldReply{First: 200, Count: 5, Since: 1}, nil))
 	require.Empty(t, e.spent(s))
 	require.Len(t, e.ranges, 1)
-	// A client returns no lease to a service that does not support exclusive leases.
-	op.Directory = 10
-	require.False(t, e.got(&getting{done: make(chan struct{})}, op, 1, s, s, nil, &moraine.Error{Kind: moraine.Unimplemented}))
-	require.NotContains(t, e.holds, uint64(10))
 }

@@ -31,7 +31,7 @@ type numberRange struct {
 
 // tryHold counts a file created in a directory without a lease. The caller holds the mutex.
 func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
-	if h != nil || !e.cache.usable() || now.Before(e.off) || now.Before(e.pause[dir]) || len(e.holds) >= maxHolds {
+	if h != nil || !e.cache.usable() || now.Before(e.pause[dir]) || len(e.holds) >= maxHolds {
 		return localNo
 	}
 	t := e.tries[dir]
@@ -118,11 +118,7 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *S
 	now := c.clock.Now()
 	if err != nil || r == nil || asked != under {
 		e.pause[dir] = now.Add(holdPause)
-		unknown := retry.IsKind(err, moraine.Unimplemented) || retry.IsKind(err, moraine.InvalidArgument)
-		if unknown {
-			e.off = now.Add(time.Minute)
-		}
-		if e.holds[dir] == nil && !retry.IsKind(err, moraine.Busy) && !unknown {
+		if e.holds[dir] == nil && !retry.IsKind(err, moraine.Busy) {
 			e.giveBack(e.add(dir, asked, 0, r)) // the service may have granted it all the same
 		}
 		return false

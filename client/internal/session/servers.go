@@ -63,10 +63,10 @@ func (s *servers) others(addrs []string) [][]string {
 	return slices.DeleteFunc(slices.Clone(s.list), func(a []string) bool { return slices.Equal(a, addrs) })
 }
 
-// learn takes over the leader's list of metadata servers.
+// learn takes over the leader's list of metadata servers, unless it is empty.
 func (s *servers) learn(named []*wire.MemberAddress) {
 	if len(named) == 0 {
-		return // an earlier release does not name them
+		return
 	}
 	var list [][]string
 	for _, m := range named {

@@ -30,5 +30,5 @@ func TestServersAreLearned(t *testing.T) {
 	}
 	require.Equal(t, []string{"b:1", "c:1", "d:1", "a:1", "b:1"}, asked)
 	s.learn(nil)
-	require.Len(t, s.list, 4, "an earlier release names nobody, which changes nothing")
+	require.Len(t, s.list, 4, "an empty list changes nothing")
 }

@@ -209,9 +209,9 @@ func (m *Conn) Close(ctx context.Context) error {
 	return err
 }
 
-// sawQuotas records that a reply about the session said that there are quotas. A reply without
-// that may come from an earlier release, which reports quotas only with grants. Grants also
-// report when there are none any longer.
+// sawQuotas records that a reply about the session said that there are quotas. A reply
+// without that may be older than a grant that said so. Grants also report when there are none any
+// longer.
 func (m *Conn) sawQuotas(r *wire.SessionReply) {
 	if r.GetQuotas() {
 		m.Quotas.Store(true)

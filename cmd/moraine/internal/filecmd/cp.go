@@ -174,7 +174,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 		return false, err
 	}
 	j, err := conn.Jobs().CloneTree(ctx, from.Path, to.Path)
-	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) || errors.Is(err, moraine.Unavailable) || errors.Is(err, moraine.Unimplemented) {
+	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) {
 		return false, nil
 	}
 	if err != nil {

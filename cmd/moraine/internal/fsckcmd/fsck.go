@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
@@ -205,12 +204,11 @@ func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFla
 	return err
 }
 
-// addWaiting adds what waits for repair. A queue without a report could not be read. The
-// exception is a leader of an earlier build, which never sends that report.
+// addWaiting adds what waits for repair. A queue without a report could not be read.
 func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
 	if w := view.DescribeWaits(c.Waits); w != nil {
 		r.Waiting = *w
-	} else if c.RepairQueued > 0 && c.FeatureLevel >= moraine.FeatureLevel {
+	} else if c.RepairQueued > 0 {
 		r.Metadata = append(r.Metadata, fmt.Sprintf("the leader cannot read the repair queue, of %s: "+
 			"its log says why", cli.CountOf(int(c.RepairQueued), "stripe")))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
@@ -71,10 +70,9 @@ func TestFsckTellsOfAQueueThatCannotBeRead(t *testing.T) {
 		wrong   int
 		counted uint64
 	}{
-		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel}, 0, 0},
-		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel, RepairQueued: 3}, 1, 0},
-		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel - 1, RepairQueued: 3}, 0, 0},
-		{&wire.ClusterReply{FeatureLevel: moraine.FeatureLevel, RepairQueued: 3, Waits: &wire.RepairWaits{Counted: 3}}, 0, 3},
+		{&wire.ClusterReply{}, 0, 0},
+		{&wire.ClusterReply{RepairQueued: 3}, 1, 0},
+		{&wire.ClusterReply{RepairQueued: 3, Waits: &wire.RepairWaits{Counted: 3}}, 0, 3},
 	} {
 		r := describeFsck(&fsck.Report{})
 		r.addWaiting(tt.c)

@@ -3,6 +3,7 @@ package metadatacmd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ type forceReport struct {
 // forceOptions are the flags of `metadata force-quorum`.
 type forceOptions struct {
 	offlineOptions
-	after afterFlag
+	after uint8
 }
 
 func newMetadataForceCommand(env *cli.Env) *cobra.Command {
@@ -68,7 +69,7 @@ soon as the new incarnation reaches them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return forceQuorum(env, cmd, o) },
 	}
 	o.flags(cmd)
-	o.after.flags(cmd, "highest number that an incarnation of this cluster ever had, for when a "+
+	cmd.Flags().Uint8Var(&o.after, afterFlag, 0, "highest number that an incarnation of this cluster ever had, for when a "+
 		"chunkserver does not answer")
 	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it: give up all that only the lost "+
 		"servers knew")
@@ -90,13 +91,13 @@ func forceQuorum(env *cli.Env, cmd *cobra.Command, o forceOptions) error {
 	}
 	hosts := inUse(known.Hosts)
 	heard, silent, why := askHeard(cmd.Context(), env, hosts)
-	after := max(known.Incarnation, heard, o.after.number())
+	after := max(known.Incarnation, heard, moraine.Incarnation(o.after))
 	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
 		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data",
 		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
 	tellForce(env, &r, sv)
 	if o.yes {
-		if !o.after.given(cmd) {
+		if !cmd.Flags().Changed(afterFlag) {
 			if err := mayNumber(hosts, silent, why, after); err != nil {
 				return err
 			}
@@ -217,23 +218,11 @@ func asker(env *cli.Env) (func(context.Context, *wire.Host) (moraine.Incarnation
 		defer cancel()
 		stat, err := pool.Chunks(h.Id, h.Addresses).Stat(ctx, &wire.StatDevices{})
 		if err == nil && stat.HeardIncarnation == 0 {
-			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: fmt.Errorf("it knows none yet, or runs an earlier release")}
+			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: errors.New("it knows none yet")}
 		}
 		return transport.MarkedIncarnation(stat.GetHeardIncarnation(), nil).Number, err
 	}, pool.Close, nil
 }
 
-// afterFlag is --after-incarnation. Earlier releases called it --after-history.
-type afterFlag struct{ value, old uint8 }
-
-func (f *afterFlag) flags(cmd *cobra.Command, usage string) {
-	cmd.Flags().Uint8Var(&f.value, "after-incarnation", 0, usage)
-	cmd.Flags().Uint8Var(&f.old, "after-history", 0, usage)
-	cmd.Flags().Lookup("after-history").Hidden = true
-}
-
-func (f *afterFlag) given(cmd *cobra.Command) bool {
-	return cmd.Flags().Changed("after-incarnation") || cmd.Flags().Changed("after-history")
-}
-
-func (f *afterFlag) number() moraine.Incarnation { return moraine.Incarnation(max(f.value, f.old)) }
+// afterFlag is the flag of the highest incarnation so far.
+const afterFlag = "after-incarnation"

@@ -40,7 +40,7 @@ func (o *offlineOptions) config() (raftstore.Config, error) {
 
 func newMetadataRestoreCommand(env *cli.Env) *cobra.Command {
 	var o offlineOptions
-	var after afterFlag
+	var after uint8
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Restore the cluster's metadata from a backup",
@@ -81,12 +81,12 @@ If you do not know the number, give one that is surely not below it; there are 2
 			if err != nil {
 				return &moraine.Error{Ref: args[0], Kind: moraine.KindOf(err), Err: err}
 			}
-			if !after.given(cmd) {
+			if !cmd.Flags().Changed(afterFlag) {
 				return cli.UsageError("--after-incarnation is needed: the highest number that an "+
 					"incarnation of this cluster ever had. The backup is of %d: give that only if the "+
 					"metadata was never restored or forced since, also not from this backup", info.Incarnation)
 			}
-			begin, err := metadata.NextIncarnation(max(after.number(), moraine.Incarnation(info.Incarnation)), rand.Reader)
+			begin, err := metadata.NextIncarnation(max(moraine.Incarnation(after), moraine.Incarnation(info.Incarnation)), rand.Reader)
 			if err != nil {
 				return err
 			}
@@ -105,7 +105,7 @@ If you do not know the number, give one that is surely not below it; there are 2
 		},
 	}
 	o.flags(cmd)
-	after.flags(cmd, "highest number that an incarnation of this cluster ever had, including one from "+
+	cmd.Flags().Uint8Var(&after, afterFlag, 0, "highest number that an incarnation of this cluster ever had, including one from "+
 		"this backup (needed)")
 	return cmd
 }

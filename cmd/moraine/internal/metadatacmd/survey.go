@@ -144,24 +144,11 @@ func askMembers(servers [][]string, ask func(addrs []string) surveyedServer) (al
 	return all
 }
 
-// askMember queries one server. One of an earlier release names only its leader.
+// askMember queries one server.
 func askMember(ctx context.Context, server transport.Metadata, addrs []string) surveyedServer {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
 	resp, err := server.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMember{GetMember: &wire.GetMember{}}})
-	if errors.Is(err, moraine.Unimplemented) {
-		if resp, err = server.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}}); err == nil {
-			l := resp.GetLeader()
-			s := surveyedServer{Addresses: addrs, Alive: true, State: stateAlone, Follows: l.GetId(), Term: l.GetTerm(), LeaderSeconds: -1}
-			switch {
-			case l.GetServing():
-				s.State, s.ID = stateLeads, l.GetId()
-			case l.GetId() != "":
-				s.State = stateFollows
-			}
-			return s
-		}
-	}
 	if err != nil {
 		return surveyedServer{Addresses: addrs, State: stateSilent, Error: cause(err), LeaderSeconds: -1}
 	}
