@@ -50,7 +50,7 @@ func intrude(t *testing.T, c *incluster.Cluster, peer transport.Peer) *intruder 
 func (i *intruder) do(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if i.session != 0 {
 		i.number++
-		req.Session, req.Number = i.session, i.number
+		req.Session, req.Number, req.RoutingEpoch = i.session, i.number, 1
 	}
 	return i.meta.Do(i.ctx, req)
 }

@@ -53,7 +53,7 @@ func BenchmarkCreate(b *testing.B) {
 	s, ctx := benchCluster(b)
 	clients64(b, s, ctx, func(k *benchClient) {
 		k.number++
-		_, err := s.Do(ctx, &wire.MetaRequest{Session: k.session, Number: k.number, AckedBelow: k.number, Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		_, err := s.Do(ctx, &wire.MetaRequest{RoutingEpoch: 1, Session: k.session, Number: k.number, AckedBelow: k.number, Op: &wire.MetaRequest_Create{Create: &wire.Create{
 			Parent: root, Name: fmt.Sprintf("%d-%d", k.id, k.number), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}}})
 		if err != nil {
 			b.Error(err)
@@ -64,7 +64,7 @@ func BenchmarkCreate(b *testing.B) {
 func BenchmarkStat(b *testing.B) {
 	s, ctx := benchCluster(b)
 	clients64(b, s, ctx, func(k *benchClient) {
-		if _, err := s.Do(ctx, &wire.MetaRequest{Session: k.session, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: root}}}); err != nil {
+		if _, err := s.Do(ctx, &wire.MetaRequest{RoutingEpoch: 1, Session: k.session, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: root}}}); err != nil {
 			b.Error(err)
 		}
 	})

@@ -86,11 +86,19 @@ func (c *cluster) leader() *metadata.Server {
 	return c.servers[c.group.Leader()]
 }
 
-// do sends a request to the leader as peer.
+// do sends a request to the leader as peer, under the first routing epoch unless it names another.
 func (c *cluster) do(peer *transport.Peer, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
+	routed(req)
 	return c.leader().Do(transport.WithPeer(ctx, peer), req)
+}
+
+// routed gives a session's request the first routing epoch unless it names another.
+func routed(req *wire.MetaRequest) {
+	if req.Session != 0 && req.RoutingEpoch == 0 {
+		req.RoutingEpoch = 1
+	}
 }
 
 // client is a session and its request numbers.

@@ -19,6 +19,7 @@ func BenchmarkLeases(b *testing.B) {
 	const sessions, leases = 1000, 1000
 	s, ctx := benchCluster(b)
 	do := func(req *wire.MetaRequest) *wire.MetaResponse {
+		routed(req)
 		resp, err := s.Do(ctx, req)
 		if err != nil {
 			b.Error(err)

@@ -206,6 +206,7 @@ func TestAWaitForRecalledLeasesIsReported(t *testing.T) {
 		req := create(dir, "f")
 		writer.number++
 		req.Session, req.Number, req.AckedBelow = writer.session, writer.number, writer.number
+		routed(req)
 		_, err := c.leader().Do(ctx, req)
 		require.Equal(t, moraine.Timeout, moraine.KindOf(err), err)
 		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="recalled cache leases"`)

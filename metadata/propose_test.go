@@ -123,6 +123,7 @@ func TestAFullQueueHoldsCallersBack(t *testing.T) {
 				defer cancel()
 				req := mkdir(root, fmt.Sprint(i))
 				req.Session, req.Number = k[i].session, 1
+				routed(req)
 				_, err := c.leader().Do(ctx, req)
 				mu.Lock()
 				defer mu.Unlock()
@@ -170,6 +171,7 @@ func TestACommandThatStaysInTheQueueIsReported(t *testing.T) {
 			defer cancel()
 			req := mkdir(root, name)
 			req.Session, req.Number = k.session, 1
+			routed(req)
 			_, err := c.leader().Do(ctx, req)
 			return err
 		}

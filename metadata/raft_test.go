@@ -202,6 +202,7 @@ func (k *caller) do(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		routed(req)
 		resp, err := k.dial.Metadata([]string{memnet.Address(k.at)}).Do(ctx, req)
 		cancel()
 		if err == nil || time.Now().After(deadline) {

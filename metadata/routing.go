@@ -35,12 +35,11 @@ func (g *routing) sawRouting(epoch uint64) {
 // routed fails with Misrouted if a request has another routing epoch than the present one. Reads
 // are checked here, so that no read with the old epoch is answered after a rise. A mutation is
 // checked again when it is applied. A client learns the epoch with its session. Requests of servers
-// and administrators without a session go to whichever server leads, and need no routing. Neither
-// do clients of earlier builds until the epoch rises for the first time.
+// and administrators without a session go to whichever server leads, and need no routing.
 func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	present := g.epoch.Load()
 	known := req.RoutingEpoch
-	if o.Routing == wire.Operation_ANY_EPOCH || known == present || known == 0 && (req.Session == 0 || present <= 1) {
+	if o.Routing == wire.Operation_ANY_EPOCH || known == present || known == 0 && req.Session == 0 {
 		return nil
 	}
 	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session", present, known)}

@@ -75,7 +75,7 @@ func TestGetStepGivesUpWaiting(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(transport.WithPeer(context.Background(), k.peer), 2*time.Second)
 		defer cancel()
-		resp, err := c.leader().Do(ctx, &wire.MetaRequest{Session: k.session, Op: &wire.MetaRequest_GetStep{
+		resp, err := c.leader().Do(ctx, &wire.MetaRequest{RoutingEpoch: 1, Session: k.session, Op: &wire.MetaRequest_GetStep{
 			GetStep: &wire.GetStep{Key: key, WaitMillis: 20000}}})
 		require.NoError(t, err, "the answer comes in time for the caller's deadline")
 		require.Equal(t, wire.StepState_STEP_STATE_OPEN, resp.GetStep().Step.State)

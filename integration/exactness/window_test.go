@@ -52,7 +52,7 @@ func (s *bySession) ask(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 }
 
 func (s *bySession) numbered(number, ackedBelow uint64, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	req.Session, req.Number, req.AckedBelow = s.id, number, ackedBelow
+	req.Session, req.Number, req.AckedBelow, req.RoutingEpoch = s.id, number, ackedBelow, 1
 	return s.ask(req)
 }
 

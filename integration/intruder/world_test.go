@@ -202,7 +202,7 @@ func (i *intruder) do(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 func (i *intruder) doIn(session uint64, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	i.number++
 	req = proto.CloneOf(req)
-	req.Session, req.Number = session, i.number
+	req.Session, req.Number, req.RoutingEpoch = session, i.number, 1
 	for _, r := range req.GetBatch().GetRequests() {
 		i.number++
 		r.Session, r.Number = session, i.number
