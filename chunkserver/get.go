@@ -62,12 +62,12 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	return v, nil
 }
 
-// isRight compares the chunk found with the requested one. The tenant of the chunk
-// itself counts, so that a caller cannot name another tenant's chunk. The layout
-// version does not count: a chunk carries the version under which it was put, and
-// the contents of a chunk of a stripe never change. The caller verifies the bytes
-// against the record's CRC. A chunk of a newer version with that CRC is right, and
-// one with another CRC is corrupt, whatever its version.
+// isRight compares the chunk found with the requested one. The tenant of the
+// chunk itself counts, so that a caller cannot name another tenant's chunk. The
+// layout version does not count. A chunk carries the version under which it was
+// put, and the contents of a chunk never change. The caller verifies the bytes
+// against the record's CRC. A chunk of a newer version with that CRC is right,
+// and one with another CRC is corrupt, whatever its version.
 func isRight(h *tiers.Header, req *wire.GetChunk) error {
 	if uint32(h.Tenant) != req.Tenant {
 		return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf("chunk belongs to tenant %d", h.Tenant)}

@@ -39,9 +39,10 @@ func (p *permits) capability(ctx context.Context, op string, b []byte) (*wire.Ca
 	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(p.meta.newest().Number), p.deps.Clock.Now().Unix())
 }
 
-// mayPut checks that the caller may put a chunk: the first version of it under a
-// grant of its own or, as a repair, exactly what an intent says. Only a repair
-// replaces a stored chunk, and is accepted when the device is nearly full.
+// mayPut checks that the caller may put a chunk. That is the first version of
+// it under a grant of its own or, as a repair, exactly what an intent says.
+// Only a repair replaces a stored chunk, and is accepted when the device is
+// nearly full.
 func (p *permits) mayPut(ctx context.Context, op string, req *wire.PutChunk, length int) error {
 	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
 		return err
@@ -64,11 +65,11 @@ func (p *permits) mayPut(ctx context.Context, op string, req *wire.PutChunk, len
 	return nil
 }
 
-// readable returns the claims of the capability that a reader presents. It returns
-// nil for a reader that needs none: a session of the root, of a client or an
-// administrator. A server needs a capability, whatever its session: it reads only
-// the data of the job that it runs, so that a stolen host does not expose the
-// others. The caller checks what the claims cover.
+// readable returns the claims of the capability that a reader presents. It
+// returns nil for a reader that needs none: a session of the root, of a client
+// or an administrator. A server needs a capability, whatever its session. It
+// reads only the data of the job that it runs, so a stolen host does not expose
+// the others. The caller checks what the claims cover.
 func (p *permits) readable(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
 	peer := transport.PeerFrom(ctx)
 	if peer == nil || !peer.Role.Server() && (peer.Token == nil || peer.Token.AllTenants) {

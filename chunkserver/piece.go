@@ -30,11 +30,11 @@ const (
 // object. It reads the piece from the bucket once for all waiting callers, and
 // verifies it against its recorded checksum.
 //
-// The reply's checksum comes from the block checksums of the arrival, not from the
-// bytes in memory. The caller thus detects a bit that flipped in memory, and calls
-// again with verify. Bad bytes always become an error: Stale if the record is gone
-// (the caller looks the file up again), Lost if the bucket no longer has the
-// object, Corrupt if it has other bytes.
+// The reply's checksum comes from the block checksums of the arrival, not from
+// the bytes in memory. The caller thus detects a bit that flipped in memory,
+// and calls again with verify. Bad bytes always become an error. It is Stale if
+// the record is gone (the caller looks the file up again). It is Lost if the
+// bucket no longer has the object, Corrupt if it has other bytes.
 func (s *Server) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
 	data, sum, release, err := s.piece(ctx, req)
 	s.deps.Metrics.Pieces.WithLabelValues(outcome(err)).Inc()

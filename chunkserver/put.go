@@ -14,10 +14,10 @@ import (
 )
 
 // PutChunk implements transport.ChunkService. At level memory, if the metadata
-// servers track such chunks, the chunk may be only in memory when PutChunk returns:
-// verified, under its device's boot epoch, and being written to the device. The
-// level of the reply says whether it is. At any other level it is on the device,
-// synced.
+// servers track such chunks, the chunk may be only in memory when PutChunk
+// returns. It is then verified, under its device's boot epoch, and being
+// written to the device. The level of the reply says whether it is. At any
+// other level it is on the device, synced.
 func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	start := s.deps.Clock.Now()
 	reply, err := s.put(ctx, req, p)
@@ -77,10 +77,10 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 	return &wire.PutChunkReply{Level: uint32(level), Epoch: epoch}, nil
 }
 
-// displace makes room for a repaired chunk if the device has a chunk of the same or
-// a greater layout version, which the tier would keep. The intent decides which
-// chunk belongs here. there is true if the stored chunk already has the right
-// bytes, and stays.
+// displace makes room for a repaired chunk. The device may have a chunk of the
+// same or a greater layout version, which the tier would keep. The intent
+// decides which chunk belongs here. there is true if the stored chunk already
+// has the right bytes, and stays.
 func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err error) {
 	old, err := d.tier.Get(ctx, h.ID, 0, nil)
 	switch {
@@ -172,8 +172,9 @@ func (d *device) promise(length int, repair bool) (leave func(), ok bool) {
 	return leave, true
 }
 
-// promised is the most space that a chunk takes on a device: its blocks, their
-// checksums (a word each), its head, and the rest of the last block.
+// promised is the most space that a chunk takes on a device. It covers the
+// blocks, their checksums (a word each), the head, and the rest of the last
+// block.
 func promised(length int) int64 {
 	const block = moraine.BlockSize
 	return int64(length) + int64(length)/(block/4) + 3*block

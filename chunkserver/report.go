@@ -20,11 +20,11 @@ const (
 	reportChunkTime = 10 * time.Millisecond
 )
 
-// pace is the pause after a pass over a device with so many chunks. Reports are how
-// the chunks of failed writes, or of dead writers, are found and deleted. A device
-// that a failed save has filled must not wait an hour for its space. A pass costs
-// the metadata service time by the chunk, so this allows at most 100 chunks per
-// second, unless interval, the longest pause, demands more.
+// pace is the pause after a pass over a device with so many chunks. Reports are
+// how the chunks of failed writes, or of dead writers, are found and deleted. A
+// device that a failed save has filled must not wait an hour for its space.
+// Each chunk of a pass costs the metadata service time. So this allows at most
+// 100 chunks per second, unless interval, the longest pause, demands more.
 func pace(interval time.Duration, chunks uint64) time.Duration {
 	most := uint64(interval / reportChunkTime)
 	return min(interval, reportPause+time.Duration(min(chunks, most))*reportChunkTime)

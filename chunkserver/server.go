@@ -17,9 +17,10 @@
 // and syncs. The chunk stays cached, and the answer has the level reached and the
 // device's boot epoch.
 //
-// Run does the rest: it opens the devices, registers them, sends a heartbeat each
-// second, carries out the deletions in the answers, and periodically reports all
-// chunks of each device. SetDevices changes the set of devices meanwhile.
+// Run does the rest. It opens the devices, registers them, sends a heartbeat
+// each second, and carries out the deletions in the answers. It periodically
+// reports all chunks of each device. SetDevices changes the set of devices
+// meanwhile.
 //
 // The Server itself serves requests. Its parts: metaState (what the metadata service
 // reported), permits (who may do what), opener, registrar, heart (the heartbeats),
@@ -121,12 +122,12 @@ func (s *Server) keptKey(id uint64) string {
 // Ready is closed when the devices are registered and the server accepts requests.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run opens the devices and serves until ctx ends. It returns after everything that
-// it started has ended and the devices are closed. It fails if a device cannot be
-// used (WrongCluster, NewerFormat, Corrupt, Busy), or if a directory of a new host
-// holds none (NotFound); nothing is damaged then. If a directory of a known host
-// holds no device, or a disk returns I/O errors, Run serves without that device. It
-// fails if none is left.
+// Run opens the devices and serves until ctx ends. It returns after everything
+// that it started has ended and the devices are closed. It fails if a device
+// cannot be used (WrongCluster, NewerFormat, Corrupt, Busy), or if a directory
+// of a new host has none (NotFound). It damages nothing. If a directory of a
+// known host holds no device, or a disk returns I/O errors, Run serves without
+// that device. It fails if none is left.
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.changes.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
@@ -211,8 +212,9 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	return s.changes.set(ctx, want)
 }
 
-// Healthy returns why the server cannot do its work, or nil: its devices are
-// registered, at least one is in service, and the metadata service answers.
+// Healthy returns why the server cannot do its work, or nil. Nil means that its
+// devices are registered, at least one is in service, and the metadata service
+// answers.
 func (s *Server) Healthy() error {
 	f := s.fleet.Load()
 	if f == nil {
@@ -229,9 +231,9 @@ func (s *Server) Healthy() error {
 	return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.IOError, Err: errors.New("all devices are out of service")}
 }
 
-// device finds a registered device for a request. A missing device is Unavailable,
-// never NotFound: its chunks may still exist, since the device may have moved to
-// another host, or was left out at a start.
+// device finds a registered device for a request. A missing device is
+// Unavailable, never NotFound. Its chunks may still exist: the device may have
+// moved to another host, or was left out at a start.
 func (s *Server) device(op string, id uint32) (*device, error) {
 	f := s.fleet.Load()
 	if f == nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
-// batch holds the bytes of one stripe of a file that is open for writing: ranges of the file in
-// any order, in the batch's own memory. While the batch is open, writes add bytes to it or
-// overwrite bytes in it. seal puts the ranges in order of offset, so that writes that arrive
-// out of order make one extent.
+// batch has the bytes of one stripe of a file that is open for writing. They
+// are ranges of the file in any order, in the batch's own memory. While the
+// batch is open, writes add bytes to it or overwrite bytes in it. seal puts the
+// ranges in order of offset, so that writes that arrive out of order make one
+// extent.
 type batch struct {
 	// The holder of the writer's gate fills these fields:
 	bufs    []*bufpool.Buffer

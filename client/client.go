@@ -145,9 +145,10 @@ func (c *Client) MemoryInUse() int64 {
 // applies it at most once. The caller sets only req.Op (and Partition), which must not change
 // until Meta returns. Meta fills in session and numbers.
 //
-// The error is a *moraine.Error with the service's answer. It is Timeout or Canceled if ctx or
-// the patience ended, or if a reply was lost and a server did not admit a further attempt. Then
-// it is unknown whether a mutation took effect.
+// The error is a *moraine.Error with the service's answer. It is Timeout or
+// Canceled if ctx or the patience ended. It is so too if a reply was lost and a
+// server did not admit a further attempt. Then it is unknown whether a mutation
+// took effect.
 //
 // If the session has expired, Meta opens a new one and makes the request again under it. It
 // does not if an attempt under the old session may have taken effect, or if the request

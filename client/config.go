@@ -45,8 +45,9 @@ type Config struct {
 	PutTimeout time.Duration
 	// GetTimeout bounds one attempt to get a chunk. Default 10 s.
 	GetTimeout time.Duration
-	// SlowFloor is the minimum time that a write waits for a chunk after most chunks of its
-	// stripe have arrived, before it counts the device as slow. Default 1 s.
+	// SlowFloor is the minimum time that a write waits for a chunk after most
+	// chunks of its stripe have arrived. Then it counts the device as slow.
+	// Default 1 s.
 	SlowFloor time.Duration
 	// HedgeFloor is the minimum time that a read waits for a chunk before it also requests the
 	// stripe's other chunks. Default 50 ms.

@@ -43,9 +43,10 @@ func ClusterFromEnv(getenv func(string) string) Cluster {
 // from at.Endpoint; the zero value of each other field means its default. The caller closes the
 // Client, which also closes the connections. ctx bounds only the opening.
 //
-// It fails with InvalidArgument if at is incomplete, and with NotFound if a certificate is
-// missing. It fails with Unauthenticated or PermissionDenied if the cluster does not accept the
-// certificate, and with Unavailable or Timeout if no majority of the metadata servers answers.
+// It fails with InvalidArgument if at is incomplete, and with NotFound if a
+// certificate is missing. It fails with Unauthenticated or PermissionDenied if
+// the cluster does not accept the certificate. It fails with Unavailable or
+// Timeout if no majority of the metadata servers answers.
 func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
 	const op = "client.Connect"
 	cfg.Metadata = SplitEndpoint(at.Endpoint)

@@ -139,9 +139,10 @@ func (h *Handle) Refresh(ctx context.Context) error {
 	return retry.Wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
 }
 
-// ReadAt reads into p from off on and returns how many bytes it read. It returns fewer than
-// len(p) only at the end of the file, with io.EOF, or with another error, after which the
-// content of p is undefined. It sees every write that returned before.
+// ReadAt reads into p from off on and returns how many bytes it read. It
+// returns fewer than len(p) only at the end of the file, with io.EOF, or with
+// another error. After another error the content of p is undefined. It sees
+// every write that returned before.
 func (h *Handle) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if err := h.check("client.Read", off); err != nil {
 		return 0, err
@@ -185,10 +186,10 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	return retry.Wrap("client.Truncate", h.ct.ref, err)
 }
 
-// Flush returns when all bytes written before, through any handle of this client on the file,
-// are committed at the file's level and visible to all. Otherwise it returns the errors since
-// the last report. After Timeout or Canceled of its own ctx nothing is lost: the client still
-// sends the bytes.
+// Flush returns when all earlier writes through any handle of this client on
+// the file are committed at the file's level. All clients then see them.
+// Otherwise it returns the errors since the last report. After Timeout or
+// Canceled of its own ctx nothing is lost: the client still sends the bytes.
 func (h *Handle) Flush(ctx context.Context) error {
 	if err := h.check("client.Flush", 0); err != nil {
 		return err

@@ -36,12 +36,13 @@ type NodeOptions struct {
 	// Xattrs are extended attributes that a new file has from the beginning; an existing one
 	// keeps its own. They exclude Later.
 	Xattrs map[string][]byte
-	// Later, unless it is nil, lets the client report a new file to the service later: when the
-	// caller flushes it (Handle.Flush), when others want to see the directory, or after a second.
-	// It is for a file that the caller opens at once, with the same value in HandleOptions. It
-	// needs Exclusive, and has no effect unless Config.ExclusiveLeases is set. If the service
-	// then refuses the file, for example because of a quota, the open or the flush returns the
-	// error, and the file never existed.
+	// Later, unless it is nil, lets the client report a new file to the service
+	// later. That is when the caller flushes it (Handle.Flush), when others want
+	// to see the directory, or after a second. It is for a file that the caller
+	// opens at once, with the same value in HandleOptions. It needs Exclusive, and
+	// has no effect unless Config.ExclusiveLeases is set. The service may then
+	// refuse the file, for example because of a quota. The open or the flush then
+	// returns the error, and the file never existed.
 	Later *Later
 }
 

@@ -78,9 +78,9 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// ReadAt reads into p from off on and returns how many bytes it read. It returns fewer than
-// len(p) only at the end of the file, with io.EOF, or with another error, after which the
-// content of p is undefined.
+// ReadAt reads into p from off on and returns how many bytes it read. It
+// returns fewer than len(p) only at the end of the file, with io.EOF, or with
+// another error. After another error the content of p is undefined.
 func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument}

@@ -6,9 +6,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// LeaseStep takes a read lease on a committed checkpoint: no client can remove it until release
-// is called, or until the session that took the lease ends. It fails with NotFound if the
-// checkpoint was removed, and with Incomplete if it is not committed.
+// LeaseStep takes a read lease on a committed checkpoint. No client can remove
+// it until release is called, or until the session that took the lease ends. It
+// fails with NotFound if the checkpoint was removed, and with Incomplete if it
+// is not committed.
 //
 // release ends this one lease, and never one of a later session: the lease ended with its own.
 // A caller calls it once. Its error is SessionExpired if the lease had ended already.

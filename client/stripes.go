@@ -15,11 +15,12 @@ type Stripes struct{ io *stripeio.Engine }
 // Stripes returns the operations of movers and scrubs, under the client's session.
 func (c *Client) Stripes() Stripes { return Stripes{c.io} }
 
-// RebuildChunk returns the bytes of a chunk, from its device if that still has them, or
-// computed from k others. Either way it verifies them against the checksum in the stripe
-// record. doubtful has a bit for each chunk reported as bad: RebuildChunk reads these after the
-// others, and then those on devices that are not in service. Lost: fewer than k chunks agree
-// with the record. The bytes are valid until the caller calls release, once.
+// RebuildChunk returns the bytes of a chunk, from its device if that still has
+// them, or computed from k others. Either way it verifies them against the
+// checksum in the stripe record. doubtful has a bit for each chunk reported as
+// bad. RebuildChunk reads these after the others, and then those on devices
+// that are not in service. Lost: fewer than k chunks agree with the record. The
+// bytes are valid until the caller calls release, once.
 func (s Stripes) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, doubtful uint32) (data []byte, sum uint32, release func(), err error) {
 	return s.io.RebuildChunk(ctx, w, index, doubtful)
 }
@@ -62,13 +63,14 @@ func (s Stripes) StageRange(ctx context.Context, job moraine.JobID, epoch uint64
 // Rewritten counts what RewriteStripes put into new stripes.
 type Rewritten = stripeio.Rewritten
 
-// RewriteStripes copies into new stripes the live bytes that a REWRITE job's file has in the
-// job's stripes, and commits the new ones in their place. It is for the holder of the job. It
-// packs the live pieces in the order of the file, so that what is left of many stripes makes
-// few. It reads and verifies each piece as a Reader does. Before each read pace waits until so
-// many more bytes may be moved. It leaves pieces that changed since it read them. For a job
-// that names files, it packs the pieces of all of them together. It returns what was replaced,
-// also on error, and the caller may repeat it after one.
+// RewriteStripes copies the live bytes that a REWRITE job's file has in the
+// job's stripes into new stripes. It commits the new ones in their place. It is
+// for the holder of the job. It packs the live pieces in the order of the file,
+// so that what is left of many stripes makes few. It reads and verifies each
+// piece as a Reader does. Before each read pace waits until so many more bytes
+// may be moved. It leaves pieces that changed since it read them. For a job
+// that names files, it packs the pieces of all of them together. It returns
+// what was replaced, also on error, and the caller may repeat it after one.
 func (s Stripes) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error) {
 	return s.io.RewriteStripes(ctx, job, pace)
 }

@@ -10,8 +10,9 @@ import (
 // entry of the service changes only a limited number of them. The functions here split into
 // steps what is TooLarge for one entry.
 
-// mergeTables lets the service merge the tables over which the extents of a commit lie, after
-// the commit was TooLarge and nothing of it was applied. It runs under s, like the commit.
+// mergeTables makes the service merge the tables over which the extents of a
+// commit lie. The commit was TooLarge, and nothing of it was applied. It runs
+// under s, like the commit.
 func (q *committer) mergeTables(op *wire.Commit, s *session.Session) error {
 	for i := 0; i < len(op.Extents); {
 		from, to := op.Extents[i].Offset, op.Extents[i].Offset+op.Extents[i].Length

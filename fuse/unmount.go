@@ -19,10 +19,11 @@ import (
 // readOnlyFlags are the flags of a read-only mount; every mount has the first two.
 const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
 
-// end detaches the mount, commits the written bytes, and waits until the mount has
-// no users, or until the patience ends. A mount that then remains without an open
-// file is not an error: a process in another mount namespace (a container that
-// began while it was mounted) or a working directory keeps it, and loses nothing.
+// end detaches the mount, commits the written bytes, and waits until the mount
+// has no users, or until the patience ends. A mount that then remains without
+// an open file is not an error. A process in another mount namespace (a
+// container that began meanwhile) or a working directory keeps it, and loses
+// nothing.
 func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 	m.fs.ended.Store(true)
 	err := Detach(m.cfg.Dir)

@@ -120,8 +120,9 @@ func (l *leader) getExtents(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	return resp, l.permits.permitReads(c, resp.GetExtents())
 }
 
-// needsCapabilities reports whether a caller's credentials do not admit it to every stripe: it is a
-// server, or its session token is limited to a directory.
+// needsCapabilities reports whether a caller's credentials do not admit it to
+// every stripe. The caller is a server, or its session token is limited to a
+// directory.
 func (l *leader) needsCapabilities(c *lead.Call) bool {
 	return l.confined(c) && (c.IsChunkserver() || c.Req.Session != 0)
 }

@@ -51,9 +51,9 @@ type Config struct {
 	Grace time.Duration
 	// Suspect is how long a host may be silent before placement avoids it (3 s).
 	Suspect time.Duration
-	// SettleTime is how long after the end of a mover's lease a bucket change without a seen reply
-	// may still arrive: the age up to which the store accepts a signature (15 min). All servers of
-	// a cluster must have the same value.
+	// SettleTime is how long after the end of a mover's lease a bucket change with
+	// a lost reply may still arrive. It is the age up to which the store accepts a
+	// signature (15 min). All servers of a cluster must have the same value.
 	SettleTime time.Duration
 	// RepairGrace is how long a host may be silent before its devices go out and their chunks are
 	// rebuilt elsewhere (10 min).
@@ -77,14 +77,16 @@ type Config struct {
 	// never). At 25 percent, freeing one byte costs reading and writing a third of a byte; at 50
 	// percent it costs a whole one.
 	RewriteLive int
-	// RewriteEvery is how often all files are searched for such stripes (1 h), and how old the
-	// stripes must be: newer ones may be about to be overwritten.
+	// RewriteEvery is how often the leader searches all files for such stripes (1
+	// h), and how old the stripes must be. Newer ones may be about to be
+	// overwritten.
 	RewriteEvery time.Duration
 	// RewriteBytesPerSecond bounds the bytes per second that all movers together read and write for
 	// rewrites (32 MiB).
 	RewriteBytesPerSecond int64
-	// PackAfter is how long nobody must have changed a small file before it is packed with others
-	// (24 h; negative: never, as with a negative RewriteLive).
+	// PackAfter is how long nobody must have changed a small file before it is
+	// packed with others (24 h). Negative means never, as does a negative
+	// RewriteLive.
 	PackAfter time.Duration
 	// BackupDir is where the leader keeps its automatic backups of the metadata; empty: it makes
 	// none. BackupEvery is the interval (6 h), BackupKeep the number kept (4).

@@ -68,9 +68,10 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	return resp, err
 }
 
-// policyScheme returns the scheme that a directory's policy sets for new stripes; nil if it sets
-// none, or if the caller may not name the directory. some reports whether any directory has a
-// policy. Like a placement this is advice, so a slightly old state is good enough.
+// policyScheme returns the scheme that a directory's policy sets for new
+// stripes. It is nil if the policy sets none, or if the caller may not name the
+// directory. some reports whether any directory has a policy. Like a placement
+// this is advice, so a slightly old state is good enough.
 func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
 	err = l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		n, err := kvtx.ReadCounters(l.Machine.View(r))

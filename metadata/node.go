@@ -16,8 +16,9 @@ import (
 // clients send too are limited to that work. A chunkserver reads the files of jobs that it leased,
 // creates files without a name, and has evicted files staged.
 
-// mayReadForJob fails if a chunkserver requests extents of a file that does not belong to the job
-// that it names, or if it does not have the job now.
+// mayReadForJob fails if a chunkserver requests extents of a file that does not
+// belong to the job that it names. It also fails if the chunkserver does not
+// have the job now.
 func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 	if !c.IsChunkserver() {
 		return nil

@@ -57,10 +57,11 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	return resp, err
 }
 
-// unconfined returns the request without its session if the answer is the same: this leader knows
-// the session to be live and the caller's own, and neither the session nor the certificate is
-// confined to a directory. The read then needs no lookup of the session's record. Any other request
-// keeps its session, which the state machine checks.
+// unconfined returns the request without its session if the answer is the same.
+// Then this leader knows the session to be live and the caller's own, and
+// neither the session nor the certificate is confined. The read then needs no
+// lookup of the session's record. Any other request keeps its session, which
+// the state machine checks.
 func (l *leader) unconfined(c *lead.Call) *wire.MetaRequest {
 	if c.Req.Session == 0 || c.Caller.Scope != "/" {
 		return c.Req

@@ -13,12 +13,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A server's seat is its ID together with its --data directory, which has a random name, its data
-// ID. Raft relies on what a member acknowledged and how it voted. A server that lost its disk must
-// therefore not take part under its former ID: together with a lagging server it could form a
-// majority that lacks acknowledged entries. The state records for ever which directory each ID has
-// (SetMember), and a new directory needs permission before it takes part for the first time
-// (enter). Later the server reports each second who it is (beat), and what its build supports.
+// A server's seat is its ID together with its --data directory, which has a
+// random name, its data ID. Raft relies on what a member acknowledged and how
+// it voted. So a server that lost its disk must not take part under its former
+// ID. With a lagging server it could form a majority that lacks acknowledged
+// entries. The state records for ever which directory each ID has (SetMember).
+// A new directory needs permission before it takes part for the first time
+// (enter). Later the server reports each second who it is (beat), and what its
+// build supports.
 
 const (
 	// beatTimeout bounds one such request.

@@ -23,12 +23,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The private signing keys of the metadata service are encrypted in the state, so that neither the
-// log nor a snapshot nor a backup has one in clear. The cipher is AES-256-GCM with the cluster's
-// secret, 32 random bytes that each metadata server keeps in a file. The leader that needs the
-// secret first generates it. The others receive it with the answers to their beats, over a control
-// connection that is encrypted in the modes secure and crc. If every copy is lost, the leader
-// generates another secret and new keys.
+// The private signing keys of the metadata service are encrypted in the state.
+// So neither the log nor a snapshot nor a backup has one in clear. The cipher
+// is AES-256-GCM with the cluster's secret, 32 random bytes that each metadata
+// server keeps in a file. The leader that needs the secret first generates it.
+// The others receive it with the answers to their beats, over a control
+// connection that is encrypted in the modes secure and crc. If every copy is
+// lost, the leader generates another secret and new keys.
 
 const (
 	secretLen   = 32

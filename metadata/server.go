@@ -3,11 +3,13 @@
 // time, expires sessions that are not renewed, places stripes, and runs the jobs that only change
 // metadata.
 //
-// The parts of a leadership are separate packages: leases (what sessions may answer from their
-// caches), fleet (hosts and devices), repair, and members (of the Raft group). Package lead has
-// what they share. Package state defines what a command does, package place chooses where chunks
-// go, and package raftstore replicates the log. The leader never connects to other servers: a
-// chunkserver gets its work in the reply to its heartbeat, or by leasing a job.
+// The parts of a leadership are separate packages. leases has what sessions may
+// answer from their caches, fleet the hosts and devices. The others are repair,
+// and members (of the Raft group). Package lead has what they share. Package
+// state defines what a command does, package place chooses where chunks go, and
+// package raftstore replicates the log. The leader never connects to other
+// servers: a chunkserver gets its work in the reply to its heartbeat, or by
+// leasing a job.
 //
 // The path of a mutation: Do finds the kind of request and checks that its caller may send it
 // (ops.go, access.go). The leader's memory must have its session as live (sessiondesk.go). A part
@@ -18,9 +20,9 @@
 // that this server still leads, shared with all concurrent reads. It is then answered from a
 // snapshot (requests.go).
 //
-// What only the leader knows (leader.go) is dropped when it stops leading, and rebuilt, with a full
-// term for everything, when the server begins to lead. Locks are leaves: no method calls another
-// part while it holds one.
+// The server drops what only the leader knows (leader.go) when it stops
+// leading. It rebuilds that, with a full term for everything, when it begins to
+// lead. Locks are leaves: no method calls another part while it holds one.
 package metadata
 
 import (

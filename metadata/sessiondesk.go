@@ -171,8 +171,9 @@ func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.Met
 	return d.sessionReply(c.Req.Session, op.GetWantToken(), op.GetRevokedVersion())
 }
 
-// sessionReply returns what a session's client must know, with a token if requested, and the
-// revoked servers if the client has another version of that list.
+// sessionReply returns what a session's client must know, with a token if
+// requested. It adds the revoked servers if the client has another version of
+// that list.
 func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire.MetaResponse, error) {
 	ses, err := d.sessions.live(id)
 	if err != nil {

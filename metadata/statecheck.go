@@ -15,11 +15,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The scrub of the metadata: from time to time the leader reads its whole state and verifies the
-// records against each other, and the running sum against all pairs. The sum that servers compare
-// follows writes. A change without a write, by a bad core or bad memory, is found only by a pass
-// over everything. The pass reads one consistent state beside all other work, and uses a part of
-// one processor.
+// The scrub of the metadata. From time to time the leader reads its whole state
+// and verifies the records against each other, and the running sum against all
+// pairs. The sum that servers compare follows writes. A change without a write,
+// by a bad core or bad memory, is found only by a pass over everything. The
+// pass reads one consistent state beside all other work, and uses a part of one
+// processor.
 
 const (
 	// checkShare is the part of the time that a check works; it sleeps the rest.

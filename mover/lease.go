@@ -21,8 +21,8 @@ const (
 	// lastPause.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 10 * time.Second
-	// The mover renews a lease when a renewPart-th of it has passed, and stops the job when all
-	// but a marginPart-th has passed without an answer.
+	// The mover renews a lease when a renewPart-th of it has passed. It stops the
+	// job when all but a marginPart-th has passed without an answer.
 	renewPart  = 3
 	marginPart = 5
 	// The mover also renews a job of reportBytes or more at each reportPart-th of it. So a job

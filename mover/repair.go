@@ -208,9 +208,9 @@ func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill
 	return fill{intent: in, bytes: int64(len(data))}, r.deps.Stripes.PutRepaired(ctx, stripe, in, f.capability, data)
 }
 
-// rebuild returns the bytes of a chunk. If parity is known to be wrong, or its rebuilt bytes
-// lack the recorded checksum, it encodes the parity again from the data, which gives another
-// checksum.
+// rebuild returns the bytes of a chunk. If parity is known to be wrong, or its
+// rebuilt bytes lack the recorded checksum, it encodes the parity again from
+// the data. That gives another checksum.
 func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	if task.GetRecode()&(1<<index) != 0 {
 		return r.deps.Stripes.RecodeParity(ctx, stripe, index)

@@ -10,10 +10,11 @@ import (
 // written with its protection, at most as three copies.
 const rewrittenTimes = 4
 
-// rewrite copies the live bytes of mostly dead stripes into new ones, or packs small files
-// together, within the bound on bytes a second for repairs. If the mover stops in the middle,
-// committed stripes stay, and the leader's next look finds the rest. The commits are under the
-// job's lease, and the service compares what was read with the file at that moment.
+// rewrite copies the live bytes of mostly dead stripes into new ones, or packs
+// small files together. It keeps to the bound on bytes a second for repairs. If
+// the mover stops in the middle, committed stripes stay, and the leader's next
+// look finds the rest. The commits are under the job's lease, and the service
+// compares what was read with the file at that moment.
 func (w *work) rewrite(ctx context.Context) error {
 	switch {
 	case w.deps.Rewrite == nil:

@@ -13,10 +13,10 @@ import (
 // content, which are never reused. Two reads with the same ETag saw the same bytes,
 // whichever interface wrote them. A listing has it without another request.
 //
-// It is not the MD5 of the content: that costs 1.3 CPU seconds a GB, twice the rest
-// of a PUT, and a file written through a mount has none. Like the ETag of a
-// multipart object it ends in a dash and a suffix, so no client takes it for an
-// MD5.
+// It is not the MD5 of the content. That costs 1.3 CPU seconds a GB, twice the
+// rest of a PUT, and a file written through a mount has none. Like the ETag of
+// a multipart object it ends in a dash and a suffix, so no client takes it for
+// an MD5.
 func etag(a *wire.Attr) string {
 	return fmt.Sprintf("\"%016x%016x-1\"", a.Inode, a.Generation)
 }

@@ -15,9 +15,9 @@ import (
 	own "github.com/morainefs/moraine/internal/versity"
 )
 
-// requests says what holds for each request of HTTP: the level that it waits for,
-// the connection of its body, and the form of its error. It has no lock: nothing
-// here changes.
+// requests says what applies to each request of HTTP. That is the level that it
+// waits for, the connection of its body, and the form of its error. It has no
+// lock: nothing here changes.
 type requests struct {
 	life    context.Context // see backend
 	cl      *client.Client

@@ -11,12 +11,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A listing is in the byte order of whole keys. A directory's entries come in the
-// order of their names, which differs: the directory "a" comes before the file
-// "a-b", but the keys below it, "a/...", after. So a directory waits until the
-// names have passed "a/". Waiting directories are prefixes of the current name, so
-// there are never more than a name has bytes. One pass over each directory
-// suffices, from wherever the listing continues.
+// A listing is in the byte order of whole keys. A directory's entries come in
+// the order of their names, which differs. The directory "a" comes before the
+// file "a-b", but the keys below it, "a/...", after. So a directory waits until
+// the names have passed "a/". Waiting directories are prefixes of the current
+// name, so there are never more than a name has bytes. One pass over each
+// directory suffices, from wherever the listing continues.
 
 // walker yields the keys of a bucket that have a prefix and come after a key. It
 // reads no more of the bucket than it must.

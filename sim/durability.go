@@ -149,12 +149,12 @@ var errEndless = &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument,
 // z95 makes a 95% confidence interval of a mean.
 const z95 = 1.96
 
-// Durability draws episodes by Monte Carlo. Losses of stripes are far too rare to
-// occur by chance. So further failures within an episode are drawn more often than
-// they occur, and each episode is weighted accordingly (importance sampling; see
-// Nicola, Shahabuddin, Nakayama, "Techniques for fast simulation of models of
-// highly dependable systems", IEEE Transactions on Reliability 50, 2001). The same
-// seed gives the same result.
+// Durability draws episodes by Monte Carlo. Losses of stripes are far too rare
+// to occur by chance. So further failures within an episode are drawn more
+// often than they occur, and each episode is weighted accordingly. This is
+// importance sampling (see Nicola, Shahabuddin, Nakayama, "Techniques for fast
+// simulation of models of highly dependable systems", IEEE Transactions on
+// Reliability 50, 2001). The same seed gives the same result.
 func Durability(f Fleet, episodes int, seed uint64) (Result, error) {
 	if err := f.validate(); err != nil {
 		return Result{}, err

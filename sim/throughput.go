@@ -50,8 +50,8 @@ type Limit struct {
 	Value float64 `json:"value"`
 }
 
-// Throughput is the most that a cluster of the parts can do, and which part limits
-// it: the first limit of each; the others follow by size.
+// Throughput is the most that a cluster of the parts can do, and which part
+// limits it. That is the first limit of each; the others follow by size.
 type Throughput struct {
 	Write []Limit `json:"write_bytes_per_second"`
 	Read  []Limit `json:"read_bytes_per_second"`

@@ -33,8 +33,9 @@ type Header struct {
 
 // Tier keeps immutable chunks on one device. All methods may be called
 // concurrently. Errors are *moraine.Error: NotFound, NoSpace, Corrupt (checksum
-// mismatch), Exists (the tier has other bytes of that id and version), IOError (the
-// device failed and must be taken out of service), Unavailable (closed).
+// mismatch), and Unavailable (closed). Exists means that the tier has other
+// bytes of that id and version. IOError means that the device failed and must
+// be taken out of service.
 type Tier interface {
 	// Put stores data under h. When it returns nil the chunk is durable and
 	// visible; on error nothing is visible. Putting the same header again succeeds.

@@ -40,10 +40,11 @@ type Caller interface {
 
 // clientConn is the calling end of one connection.
 //
-// A goroutine reads (readLoop). A call in calls belongs to the one that deletes it
-// from there: the reader, which then delivers a reply, or the caller, which has
-// stopped waiting; never both. While the reader fills a caller's buffer, the caller
-// cannot leave: it requests the release of the buffer (divert) and waits.
+// A goroutine reads (readLoop). A call in calls belongs to the one that deletes
+// it from there. That is the reader, which then delivers a reply, or the
+// caller, which has stopped waiting; never both. While the reader fills a
+// caller's buffer, the caller cannot leave: it requests the release of the
+// buffer (divert) and waits.
 type clientConn struct {
 	pool        *Pool
 	peer        *peer

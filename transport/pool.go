@@ -249,9 +249,9 @@ func (p *Pool) currentToken() []byte {
 }
 
 // refresh presents the current token on a connection that was opened with an
-// earlier one, without waiting for the answer. Only one goroutine at a time does
-// that for a connection: two could overtake each other, and leave the server with
-// the older token, which expires first.
+// earlier one, without waiting for the answer. Only one goroutine at a time
+// does that for a connection. Two could overtake each other, and leave the
+// server with the older token, which expires first.
 func (p *Pool) refresh(c *clientConn) {
 	if needsToken(p.cfg.Role, c.class) && !p.isShown(c) && c.showing.CompareAndSwap(false, true) {
 		p.routine.run(func() { p.show(c) })

@@ -5,11 +5,12 @@ import (
 	"net"
 )
 
-// Probe opens a new connection of class Control to one address of a server, like a
-// caller without a connection, and closes it again: TLS, if the mode has it, both
-// certificates, and the hello. It returns nil if the server accepted the connection
-// and is node. It uses no connection of the pool, and no unix socket, so its result
-// holds for every caller that may use the address.
+// Probe opens a new connection of class Control to one address of a server,
+// like a caller without a connection, and closes it again. It covers TLS, if
+// the mode has it, both certificates, and the hello. It returns nil if the
+// server accepted the connection and is node. It uses no connection of the
+// pool, and no unix socket, so its result holds for every caller that may use
+// the address.
 func (p *Pool) Probe(ctx context.Context, role Role, node, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()

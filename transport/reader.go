@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// pieceSize is how many bytes of a payload are passed to `each` at once: few enough
-// to be still in the processor's cache when they are checksummed.
+// pieceSize is how many bytes of a payload are passed to `each` at once. They
+// are still in the processor's cache when their checksum is computed.
 const pieceSize = 256 << 10
 
 // Sizes of a reader's buffer, in bytes: during the handshake and, after it, by

@@ -71,9 +71,9 @@ func (r *Revocations) Servers() *Revocations {
 	return NewRevocations(some)
 }
 
-// Has reports whether the certificate of p was revoked: by its key, by its serial
-// number, or with all of its node issued up to some time. A peer without a
-// certificate is never on the list.
+// Has reports whether the certificate of p was revoked. That is by its key, by
+// its serial number, or with all of its node issued up to some time. A peer
+// without a certificate is never on the list.
 func (r *Revocations) Has(p *Peer) bool {
 	if r.Version() == 0 || p == nil || p.Key.IsZero() {
 		return false

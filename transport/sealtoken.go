@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// In mode crc a bulk connection is unencrypted, so a token is sealed on it: a nonce
-// of 12 bytes and AES-256-GCM, under a key that both ends derive from that of their
-// control connection.
+// In mode crc a bulk connection is unencrypted, so a token is sealed on it with
+// a nonce of 12 bytes and AES-256-GCM. Both ends derive the key from that of
+// their control connection.
 
 // tokenKeyLabel separates the key of tokens from that of proofs.
 const tokenKeyLabel = "moraine token"

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A caller on the host of a server avoids most of the cost of TCP. A server with
-// ShortCircuit also listens at a unix socket beside each of its addresses, named by
-// that address. Callers in the same network namespace find it there. The name is an
-// abstract one (unix(7)): it is visible only within the network namespace, like the
-// address, needs no shared directory, and ends with its process. A server at the
-// socket must authenticate as over TCP. If that fails, the caller uses TCP.
+// A caller on the host of a server avoids most of the cost of TCP. A server
+// with ShortCircuit also listens at a unix socket beside each of its addresses,
+// named by that address. Callers in the same network namespace find it there.
+// The name is an abstract one (unix(7)). It is visible only within the network
+// namespace, like the address, needs no shared directory, and ends with its
+// process. A server at the socket must authenticate as over TCP. If that fails,
+// the caller uses TCP.
 //
 // A process of the host may take the name before the server does. It could forward
 // the proof and then read the unencrypted bytes after it. On a TCP port that the

@@ -92,9 +92,10 @@ func (s *tlsStream) flushSmall() error {
 func (s *tlsStream) Close() error { return s.sink.Conn.Close() }
 
 // sink is the connection below TLS. Reads come from a buffer, since a record is
-// small compared with what one read may return. Writes are gathered between gather
-// and flush. TLS does not survive a failed write, so after the handshake sink hides
-// deadlines from it: it keeps the unwritten bytes, and flush reports the deadline.
+// small compared with what one read may return. Writes are gathered between
+// gather and flush. TLS does not survive a failed write, so after the handshake
+// sink hides deadlines from it. It keeps the unwritten bytes, and flush reports
+// the deadline.
 type sink struct {
 	net.Conn
 	in *reader

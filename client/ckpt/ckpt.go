@@ -1,18 +1,20 @@
-// Package ckpt saves and restores the checkpoints of training runs. A run is a directory. Each
-// rank writes one part of a step, as standard safetensors files and blobs. The step becomes
-// visible whole, in one log entry, after all ranks have sealed their parts and a mover has
-// checked that the slices cover every tensor.
+// Package ckpt saves and restores the checkpoints of training runs. A run is a
+// directory. Each rank writes one part of a step, as standard safetensors files
+// and blobs. The step becomes visible whole, in one log entry. Before that, all
+// ranks have sealed their parts, and a mover has checked that the slices cover
+// every tensor.
 //
 // It does no striping and no retries of single requests: package client does. It does not
 // interpret tensors, and reads no environment.
 //
-// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin makes a Part ->
-// AddTensor copies into the staging arena and computes checksums as it copies (stage.go) ->
-// Seal returns; the run's goroutine writes the part's files, unlinked, and seals the part in
-// the metadata (flush.go) -> the mover that leased the step's job calls CheckStep, which folds
-// the headers of all parts into an index or a verdict (check.go, coverage.go, index.go) -> Wait
-// returns the committed step. Back: Resolve finds a step (resolve.go). Restore looks the
-// tensors up in the index and reads the necessary byte ranges (restore.go).
+// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin makes
+// a Part -> AddTensor copies into the staging arena and computes checksums as
+// it copies (stage.go) -> Seal returns. Then the run's goroutine writes the
+// part's files, unlinked, and seals the part in the metadata (flush.go) -> the
+// mover of the step's job calls CheckStep. It merges the headers of all parts
+// into an index or an error (check.go, coverage.go, index.go) -> Wait returns
+// the committed step. Back: Resolve finds a step (resolve.go). Restore looks
+// the tensors up in the index and reads the necessary byte ranges (restore.go).
 //
 // Locks: Part.adding may be held when arena.mu or Part.mu is taken; others do not nest.
 package ckpt

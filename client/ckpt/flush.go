@@ -130,8 +130,8 @@ func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 	return step, stepEnded(&info)
 }
 
-// abandon tells the service that the step will never be whole, so that the other ranks do not
-// wait for this rank's seal until the timeout.
+// abandon reports to the service that the step will never be whole. So the
+// other ranks do not wait for this rank's seal until the timeout.
 func (s *Part) abandon(ctx context.Context) {
 	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
 	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause))

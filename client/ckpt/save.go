@@ -27,8 +27,8 @@ type Part struct {
 	step uint64
 	opts BeginOptions
 
-	// adding is held while bytes are copied, so that the staging memory is not freed during the
-	// copy if the save fails or is aborted meanwhile.
+	// adding is locked while bytes are copied. So a save that fails or is aborted
+	// meanwhile does not free the staging memory during the copy.
 	adding sync.Mutex
 	stage  stage
 	slices map[string][]stagedTensor // by name; several slices go into several files
@@ -248,10 +248,11 @@ func (s *Part) Written() time.Duration {
 	}
 }
 
-// Wait blocks until the step is safe at level memory or nvme: all ranks have sealed, and a
-// mover has committed the step at that level. Levels local and object are Unimplemented: staged
-// bytes do not survive the end of their process. If the step was aborted Wait fails with
-// Aborted and, in a *MissingError, the ranks that caused it.
+// Wait blocks until the step is safe at level memory or nvme. Then all ranks
+// have sealed, and a mover has committed the step at that level. Levels local
+// and object are Unimplemented: staged bytes do not survive the end of their
+// process. If the step was aborted Wait fails with Aborted and, in a
+// *MissingError, the ranks that caused it.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
 	if err := canWaitFor(level); err != nil {

@@ -1,5 +1,5 @@
-// Command dataset writes the shards of a small dataset, and reads them back as a data loader
-// does: whole shards in order, then single samples at random.
+// Command dataset writes the shards of a small dataset. It reads them back as a
+// data loader does: whole shards in order, then single samples at random.
 package main
 
 import (

@@ -9,12 +9,12 @@ import (
 )
 
 // power cuts nodes at one moment. Every call of a file system passes the gate
-// before it runs. A cut holds the gate closed while it disconnects the nodes and
-// clones what their disks would keep. So every operation of a disk after the moment
-// also began after it, and nothing that began before it can depend on an operation
-// after it. The clones together are a state that a cut of all nodes at once leaves.
-// After that, a node writes to a disk that nobody will open, and its messages reach
-// nobody.
+// before it runs. A cut holds the gate closed while it disconnects the nodes
+// and clones what their disks would keep. So every operation of a disk after
+// the moment also began after it. Nothing that began before it can depend on an
+// operation after it. The clones together are a state that a cut of all nodes
+// at once leaves. After that, a node writes to a disk that nobody will open,
+// and its messages reach nobody.
 type power struct {
 	gate sync.RWMutex
 	ops  atomic.Int64

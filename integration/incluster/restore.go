@@ -42,10 +42,10 @@ func (c *Client) Backup(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// RestoreMetadata ends all metadata servers for good and starts m1 alone, on an
-// empty disk with the contents of a backup, as the incarnation after `after`. The
-// chunkservers continue. Earlier sessions are refused: open new clients. No other
-// method may be called meanwhile.
+// RestoreMetadata ends all metadata servers for good and starts m1 alone, on a
+// disk with only the contents of a backup. It has the incarnation after
+// `after`. The chunkservers continue. Earlier sessions are refused: open new
+// clients. No other method may be called meanwhile.
 func (c *Cluster) RestoreMetadata(backup []byte, after moraine.Incarnation) error {
 	var first *node
 	var rest []*node

@@ -1,7 +1,8 @@
-// Package localbucket is the local bucket of a cluster inside one process: the
-// shipped store (tiers/object/localstore) on a disk in memory, behind the interface
-// of movers and chunkservers, without HTTP. A test can cut the power of the disk,
-// damage its contents, and leave out any call of the store's file system.
+// Package localbucket is the local bucket of a cluster inside one process. It
+// is the shipped store (tiers/object/localstore) on a disk in memory, with the
+// interface of movers and chunkservers, without HTTP. A test can cut the power
+// of the disk, damage its contents, and leave out any call of the store's file
+// system.
 //
 // One path through it: New makes a bucket, and incluster.Options.Bucket returns it.
 // A mover uploads an object. Cut cuts the power and opens the store again on what

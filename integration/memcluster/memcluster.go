@@ -1,8 +1,8 @@
-// Package memcluster is a cluster inside a test: three real metadata servers over
-// one log in memory, and chunkservers that keep chunks in maps, on a network in
-// memory. Under testing/synctest it runs hours in milliseconds. It tests the users
-// of a cluster (checkpoints, movers), not the cluster: it has no Raft, disk or
-// socket.
+// Package memcluster is a cluster inside a test, on a network in memory. It has
+// three real metadata servers over one log in memory, and chunkservers that
+// keep chunks in maps. Under testing/synctest it runs hours in milliseconds. It
+// tests the users of a cluster (checkpoints, movers), not the cluster: it has
+// no Raft, disk or socket.
 //
 // One path through it: Start starts the cluster. Client("rank-0") opens a client,
 // or Mover("n1") one that acts as a chunkserver's. Hosts[1].Kill(), Elect("m2") and

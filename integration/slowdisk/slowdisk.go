@@ -80,9 +80,9 @@ func (d *Disk) Answer() {
 	}
 }
 
-// unmountWithin is how long Unmount waits for remaining users: the open files of a
-// killed process, or a mount namespace that is being made or removed, keep it for a
-// moment.
+// unmountWithin is how long Unmount waits for remaining users. The open files
+// of a killed process, or a mount namespace that is being made or removed, keep
+// it for a moment.
 const unmountWithin = 10 * time.Second
 
 // Unmount ends it. The contents of the other directory stay.

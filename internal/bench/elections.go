@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// ShippedLogStall is devcluster.Config.LogStall of a benchmark's cluster: servers
-	// step down as early as in production, so that the figure is not one of more
-	// patient servers.
+	// ShippedLogStall is devcluster.Config.LogStall of a benchmark's cluster.
+	// Servers step down as early as in production, so the figure is that of
+	// production.
 	ShippedLogStall = -1
 	// burnersPerCPU is how many goroutines per processor only compute while
 	// elections are counted.

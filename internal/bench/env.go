@@ -13,7 +13,7 @@ import (
 // Env is the environment of a benchmark.
 type Env struct {
 	// Cluster is the cluster of processes on this machine. It is nil if the target
-	// is another cluster or a path: CPU then counts only the benchmark's own
+	// is another cluster or a path. CPU then counts only the benchmark's own
 	// processes, and syncs and commands are unknown (0).
 	Cluster *devcluster.Cluster
 	// Dir is on the file system of the cluster's devices; the limits are measured

@@ -29,9 +29,9 @@ const (
 	fillEntryFiles = 125
 )
 
-// A filler makes a large state: files of one stripe of 4+2 each, with the commands
-// of a client, through the state machine's Apply, many commands in each entry. It
-// writes no log and encodes no entries.
+// A filler makes a large state: files of one stripe of 4+2 each. It applies the
+// commands of a client through the state machine's Apply, many in each entry.
+// It writes no log and encodes no entries.
 type filler struct {
 	machine *state.Machine
 	cluster moraine.UUID

@@ -20,10 +20,10 @@ const (
 	limitInFlight = 8
 )
 
-// Disk measures the file system that holds dir: O_DIRECT, 1 MiB requests, 8 in
-// flight over files preallocated files, incompressible bytes, total bytes in all,
-// synced at the end of a write. It returns bytes per second for writing and for
-// reading the same bytes back.
+// Disk measures the file system of dir with O_DIRECT, 1 MiB requests, 8 in
+// flight over files preallocated files. The bytes are incompressible, total in
+// all, and synced at the end of a write. It returns bytes per second for
+// writing and for reading the same bytes back.
 func Disk(ctx context.Context, dir string, files int, total int64) (write, read float64, err error) {
 	dir = filepath.Join(dir, "limit-disk")
 	fs := vfs.OS{}

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Loopback measures the network of this machine: our framing over loopback between
-// two processes, in the cluster's mode and over its kind of socket, without
-// storage. The server reads payloads into its own buffers, and sends bytes from its
-// own buffers; neither end computes checksums.
+// Loopback measures the network of this machine, without storage. It uses our
+// framing over loopback between two processes, in the cluster's mode and over
+// its kind of socket. The server reads payloads into its own buffers, and sends
+// bytes from its own buffers; neither end computes checksums.
 type Loopback struct {
 	// Address is the server's, Certs the directory of the certificates.
 	Address, Certs string

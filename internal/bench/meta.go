@@ -21,8 +21,8 @@ import (
 const (
 	// metaDir is the directory of the metadata benchmark.
 	metaDir = "/bench-meta"
-	// createEntryBytes is the size of a create in the log, in bytes: an entry
-	// (state.EncodeEntry) with one command of OpCreate, under a session's 500th
+	// createEntryBytes is the size of a create in the log, in bytes. The entry
+	// (state.EncodeEntry) has one command of OpCreate, under a session's 500th
 	// number, with its caller and a name of 12 bytes. It was measured: the command
 	// is 81, its frame 11; a command that shares an entry adds 82.
 	createEntryBytes = 92

@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RotateGrace is how long metadata servers of a rotating write keep dead chunks:
-// with the usual minute the write would wait for the space of the files it
-// replaces.
+// RotateGrace is how long metadata servers of a rotating write keep dead
+// chunks. With the usual minute the write would wait for the space of the files
+// it replaces.
 const RotateGrace = 2 * time.Second
 
 const (

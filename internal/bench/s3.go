@@ -44,8 +44,8 @@ func (s *S3Server) environ() []string {
 }
 
 // s3Part is how much one request of a large object moves, s3InFlight how many
-// requests of one object run concurrently: the usual settings of S3 transfer
-// managers for large files.
+// requests of one object run concurrently. They are the usual settings of S3
+// transfer managers for large files.
 const (
 	s3Part     = 32 << 20
 	s3InFlight = 4

@@ -13,8 +13,8 @@ const (
 	memoryBeside = 256 << 20
 	// maxInMemory limits the bytes of the benchmarks of the memory tier.
 	maxInMemory = 8 << 30
-	// memoryHosts is how many chunkservers share them: one for each chunk of a 4+2
-	// stripe, so that each has a quarter of the file bytes, with parity.
+	// memoryHosts is how many chunkservers share them. There is one for each chunk
+	// of a 4+2 stripe, so each has a quarter of the file bytes, with parity.
 	memoryHosts = 6
 )
 

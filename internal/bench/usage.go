@@ -15,9 +15,9 @@ import (
 // clockTicks is USER_HZ, which is 100 on every Linux that Go runs on.
 const clockTicks = 100
 
-// cpuByProcess returns the CPU time in seconds, user and system, of this process
-// and each of its children: the servers of the cluster and the workers are all
-// children.
+// cpuByProcess returns the CPU time in seconds, user and system, of this
+// process and each of its children. The servers of the cluster and the workers
+// are all children.
 func cpuByProcess() map[int]float64 {
 	used := map[int]float64{}
 	for _, pid := range ownProcesses() {

@@ -35,7 +35,7 @@ const (
 	// OpUnlink removes the files, until none is left.
 	OpUnlink Op = "unlink"
 	// OpCommit appends the record of a small write's stripe to a file of the
-	// client: only the metadata service's part of a write, since no chunk is put.
+	// client. It is only the metadata part of a write: no chunk is put.
 	OpCommit Op = "commit"
 	// OpSmallFile creates a file, writes one block and closes it, as a program on a
 	// mount does. OpSmallFileExclusive does so with exclusive leases.
@@ -164,8 +164,9 @@ func RunWorker(ctx context.Context, open func(context.Context) (Target, error), 
 	return json.NewEncoder(out).Encode(r)
 }
 
-// maxSource limits the memory from which a file is written, repeatedly, and into
-// which it is read: more than one process's share of the processor's caches.
+// maxSource limits the memory from which a file is written, repeatedly, and
+// into which it is read. It is more than one process's share of the processor's
+// caches.
 const maxSource = 256 << 20
 
 // sourceBytes is the length of the work's source, in bytes.

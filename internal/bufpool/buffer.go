@@ -22,9 +22,9 @@ type Buffer struct {
 // and frees the memory. bytes must be as Buffer.Bytes says.
 func Foreign(bytes []byte, release func()) *Buffer { return &Buffer{bytes: bytes, release: release} }
 
-// Bytes returns the memory: of the requested length, with capacity up to the next
-// multiple of moraine.BlockSize, at an address that is a multiple of it. Its
-// contents are undefined at first. It must not be used after Release.
+// Bytes returns the memory, of the requested length. Its capacity is the next
+// multiple of moraine.BlockSize, and so is its address. Its contents are
+// undefined at first. It must not be used after Release.
 func (b *Buffer) Bytes() []byte { return b.bytes }
 
 // Held is how much of its Pool's memory the buffer uses; 0 for a Foreign one.

@@ -16,9 +16,9 @@ import (
 // certificateLife is the term of the certificates of a cluster on one machine.
 const certificateLife = 365 * 24 * time.Hour
 
-// MakeCertificates makes an authority in dir, and the certificates that do not exist
-// yet: for the metadata servers m1, m2, ..., the chunkservers n1, n2, ..., the S3
-// endpoint, `admin` and `client`.
+// MakeCertificates makes an authority in dir, and the certificates that do not
+// exist yet. They are for the metadata servers m1, m2, ..., the chunkservers
+// n1, n2, ..., the S3 endpoint, `admin` and `client`.
 func MakeCertificates(dir string, metadata, chunkservers int) error {
 	ca, err := pki.LoadCA(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, moraine.NotFound) {

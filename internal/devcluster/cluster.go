@@ -1,7 +1,7 @@
-// Package devcluster runs a whole cluster on this machine as real processes: the
-// binary under its own name, one process a server, on directories and loopback
-// ports of their own. `moraine dev-cluster`, the demo, the benchmarks and the
-// tests that kill things stand on it.
+// Package devcluster runs a whole cluster on this machine as real processes of
+// the moraine binary. Each server is one process, with its own directory and
+// loopback ports. `moraine dev-cluster`, the demo, the benchmarks and the tests
+// that kill things stand on it.
 //
 // It knows command lines and processes only; it never looks into a server.
 //

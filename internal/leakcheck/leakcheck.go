@@ -69,8 +69,9 @@ func matches(stack string, functions []string) bool {
 	return true
 }
 
-// Take returns how many goroutines have a stack with all of functions, as for Now, and
-// leaves them out of k: a test compares them with a bound of their own.
+// Take returns how many goroutines have a stack with all of functions, as for
+// Now, and leaves them out of k. A test compares them with a bound of their
+// own.
 func (k Kept) Take(functions ...string) (n int) {
 	for stack, count := range k.Goroutines {
 		if matches(stack, functions) {

@@ -105,10 +105,10 @@ type Resource struct {
 }
 
 // Wait calls wait with a context that ends with ctx or with the patience, and
-// returns nil if wait does. wait returns an error only if its context has ended.
-// Errors: Timeout if the patience or the deadline of ctx has passed, which is
-// reported; Canceled if the caller cancelled, which is not; the cause of ctx if
-// that is a *moraine.Error.
+// returns nil if wait does. wait returns an error only if its context has
+// ended. The error is Timeout if the patience or the deadline of ctx has
+// passed, which is reported. It is Canceled if the caller cancelled, which is
+// not. It is the cause of ctx if that is a *moraine.Error.
 func (r *Resource) Wait(ctx context.Context, wait func(context.Context) error) error {
 	began := time.Now()
 	bounded := ctx

@@ -41,8 +41,8 @@ func (m Maker) Gauges(name, help string, labels ...string) *prometheus.GaugeVec 
 	return m.auto.NewGaugeVec(prometheus.GaugeOpts{Name: m.prefix + name, Help: help}, labels)
 }
 
-// Histogram makes a histogram with n buckets, of which the first ends at start and each further one
-// at factor times the end of the one before.
+// Histogram makes a histogram with n buckets. The first ends at start, and each
+// further one at factor times the end of the one before.
 func (m Maker) Histogram(name, help string, start, factor float64, n int) prometheus.Histogram {
 	return m.HistogramOf(name, help, prometheus.ExponentialBuckets(start, factor, n))
 }

@@ -170,8 +170,8 @@ func (n *Net) Join(a, b string) error {
 	return errors.Join(n.blackhole("del", a, b), n.blackhole("del", b, a))
 }
 
-// Within calls fn on a thread that is on a host: sockets that fn opens belong to
-// that host for their whole life, wherever they are used.
+// Within calls fn on a thread that is on a host. Sockets that fn opens belong
+// to that host for their whole life, wherever they are used.
 func (n *Net) Within(host string, fn func() error) error {
 	there, err := os.Open("/var/run/netns/" + n.space(host))
 	if err != nil {

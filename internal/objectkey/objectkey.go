@@ -1,6 +1,7 @@
-// Package objectkey names objects after files. The key of an object in a bucket is
-// the path of its file, so that any S3 client finds it; characters that a key
-// cannot have are escaped. docs/formats/object-keys.md describes the format.
+// Package objectkey names objects after files. The key of an object in a bucket
+// is the path of its file, so that any S3 client finds it. Characters that a
+// key cannot have are escaped. docs/formats/object-keys.md describes the
+// format.
 //
 // All functions are pure: the metadata service, movers and commands must compute
 // the same key for the same path, for ever. One path through the package: a mover

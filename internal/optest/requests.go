@@ -13,8 +13,9 @@ type Request struct {
 	Test, Why string
 }
 
-// Stranger is what those get who are confined to a directory, or have the certificate of a server:
-// the kinds of errors, and "ok", over all attempts of integration/intruder.
+// Stranger is the outcome for callers that are confined to a directory, or have
+// the certificate of a server. It lists the kinds of errors, and "ok", over all
+// attempts of integration/intruder.
 type Stranger struct {
 	// Own: a client that is confined to a directory names its own things.
 	Own string

@@ -1,8 +1,8 @@
-// Package versity is what both S3 servers of Moraine add to the versitygw library:
-// time limits of its connections, answers to requests whose body it does not read,
-// and the one account. One path through it: a server calls Check, and passes the
-// option of Bound to the library. Its backend calls Places.Proved for a long signed
-// request.
+// Package versity has what both S3 servers of Moraine add to the versitygw
+// library. That is time limits of its connections, answers to requests whose
+// body it does not read, and the one account. One path through it: a server
+// calls Check, and passes the option of Bound to the library. Its backend calls
+// Places.Proved for a long signed request.
 package versity
 
 import (

@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// Mem is a file system in memory that knows which of its bytes and names a power
-// cut would leave (crash.go). It follows the rules of the package comment exactly:
-// syncing a file does not keep its name, and syncing a directory does not keep its
-// files' bytes.
+// Mem is a file system in memory that knows which of its bytes and names a
+// power cut would leave (crash.go). It follows the rules of the package comment
+// exactly. A sync of a file does not keep its name, and a sync of a directory
+// does not keep its files' bytes.
 //
 // All methods may be called concurrently. One lock guards the whole tree, so that
 // Crash is a single moment.

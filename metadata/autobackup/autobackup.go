@@ -1,10 +1,12 @@
-// Package autobackup makes automatic backups of the metadata while a metadata server leads: one per
-// interval, and one at once if there is no recent one. It keeps the newest few in a directory. It
-// removes older ones only after a new one is complete, synced, and has its name. A failed backup
+// Package autobackup makes automatic backups of the metadata while a metadata
+// server leads. It makes one per interval, and one at once if there is no
+// recent one. It keeps the newest few in a directory. It removes older ones
+// only after a new one is complete, synced, and has its name. A failed backup
 // leaves the earlier ones.
 //
-// New(cfg, deps) makes the Backups; Run(ctx, source) makes backups while the server leads; Status
-// says when the last one was made, and why the next one failed.
+// New(cfg, deps) makes the Backups. Run(ctx, source) makes backups while the
+// server leads. Status says when the last one was made, and why the next one
+// failed.
 package autobackup
 
 import (
@@ -67,8 +69,8 @@ type Status struct {
 	Err error
 }
 
-// Overdue reports whether no backup was made for two intervals and a minute, or the newest one has
-// a time in the future, so that its age is unknown.
+// Overdue reports whether no backup was made for two intervals and a minute. It
+// is true too if the newest one has a time in the future: its age is unknown.
 func (s *Status) Overdue(now time.Time) bool {
 	age := now.Sub(s.Taken)
 	return s.Every > 0 && (s.Taken.IsZero() || age > 2*s.Every+time.Minute || age < -time.Minute)
@@ -161,8 +163,9 @@ func (b *Backups) partName(taken time.Time) string {
 	return b.prefix() + taken.UTC().Format(nameTime) + "." + b.cfg.Node + partSuffix
 }
 
-// abandoned reports whether a file, named without the prefix, is the leftover of an interrupted
-// backup: one of this server, which makes one at a time, or an old one of another server.
+// abandoned reports whether a file, named without the prefix, is the leftover
+// of an interrupted backup. It is one of this server, which makes one at a
+// time, or an old one of another server.
 func (b *Backups) abandoned(rest string, now time.Time) bool {
 	rest, isPart := strings.CutSuffix(rest, partSuffix)
 	stamp, node, named := strings.Cut(rest, ".")

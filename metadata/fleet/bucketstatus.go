@@ -47,8 +47,8 @@ func (b *bucketHealths) note(host string, said *wire.BucketHealth, now time.Time
 	b.byHost[host] = bucketWord{said, now}
 }
 
-// watches reports whether a host is one of those that check its bucket every few seconds: the first
-// of the hosts that are up and serve it.
+// watches reports whether a host is one of those that check its bucket every
+// few seconds. They are the first of the hosts that are up and serve it.
 func (v *View) watches(host string) bool {
 	h := v.Hosts[host]
 	if h == nil || h.Bucket == "" {

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// The leader drains a device if its writes, or its reads of one length, take Config.SlowTimes
-	// as long as its peers', and at least slowMicros, for slowFor. It needs slowPeers to compare
-	// with. It drains no further device before slowRest has passed, because a cause that slows
-	// several devices at once is not in the devices.
+	// The leader drains a device if its writes, or its reads of one length, take
+	// Config.SlowTimes as long as its peers'. They must take at least slowMicros,
+	// for slowFor. It needs slowPeers to compare with. It drains no further device
+	// before slowRest has passed, because a cause that slows several devices at
+	// once is not in the devices.
 	slowMicros = 20_000
 	slowPeers  = 4
 	slowFor    = 30 * time.Second
@@ -46,9 +47,10 @@ type slowness struct {
 	warnedAt time.Time            // when a host was last found slow as a whole
 }
 
-// judge returns the device to drain for slowness, 0 for none, and a host whose devices are all
-// equally slow, "" for none: then the host is the cause and no disk. A device is drained only if it
-// was slow during the whole time, compared with peers that were present during the whole time.
+// judge returns the device to drain for slowness, 0 for none. It also returns a
+// host whose devices are all equally slow, "" for none: then the host is the
+// cause and no disk. A device is drained only if it was slow during the whole
+// time, compared with peers that were present during the whole time.
 func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {
 	var times [1 + wire.ReadClasses][]timed // of writes, and of reads
 	gone, disks := 0, 0
@@ -121,8 +123,8 @@ type timed struct {
 	micros uint64
 }
 
-// apart returns the slow devices that are alone on their host or have others there that are not
-// slow, and a host whose devices are all slow.
+// apart returns the slow devices that are alone on their host or beside others
+// that are not slow. It also returns a host whose devices are all slow.
 func apart(all, slow []timed) (out []timed, alike string) {
 	count := func(of []timed, host string) (n int) {
 		for _, d := range of {

@@ -56,8 +56,9 @@ func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return resp, nil
 }
 
-// Heartbeat records that a host is up, and answers what it must delete: chunks dead for longer than
-// the grace, in a state that this server has just proved to be current.
+// Heartbeat records that a host is up, and answers with the chunks that it must
+// delete. They have been dead for longer than the grace period, in a state that
+// this server has just proved to be current.
 func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {

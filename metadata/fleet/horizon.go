@@ -26,8 +26,8 @@ func keptReserve(capacity uint64) uint64 {
 	return max(capacity/keptShare, min(capacity/4, keptLeast))
 }
 
-// overfull returns by how many bytes a device is too full to keep chunks for backups, by its host's
-// last report and without what was deleted since.
+// overfull returns by how many bytes a device is too full to keep chunks for
+// backups. It uses the last report of its host, less the bytes deleted since.
 func (t *topology) overfull(device uint32) uint64 {
 	d := t.View().Devices[device]
 	if d == nil {
@@ -63,9 +63,10 @@ type Horizon struct {
 	leader   Leader
 }
 
-// keptDeletions returns at most limit deletions of chunks kept for backups on a device: those dead
-// for the horizon. If the device, or the metadata's disk on which it lies, is getting full, it adds
-// the oldest chunks dead for the grace until there is room.
+// keptDeletions returns at most limit deletions of chunks kept for backups on a
+// device: those dead for the horizon. If the device, or the metadata's disk on
+// which it lies, becomes full, it adds the oldest chunks dead for the grace
+// period until there is room.
 func (k *Horizon) keptDeletions(r kvtx.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(k.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(k.cfg.BackupHorizon.Milliseconds()))

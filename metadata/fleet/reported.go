@@ -43,9 +43,10 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 	return devices, unheard
 }
 
-// fillKnown counts the serving devices on hosts that count as up: those whose hosts reported how
-// full they are, and those whose hosts have not reported at all. A device that registered just now,
-// and may be new, counts as neither.
+// fillKnown counts the serving devices on hosts that count as up. One count is
+// of those whose hosts reported how full they are, one of those whose hosts
+// have not reported at all. A device that registered just now, and may be new,
+// counts as neither.
 func (t *topology) fillKnown() (known, unknown int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,9 @@ import (
 // the stripe. The chunkserver reads its chunks of the stripe and reports what it finds, as a scrub
 // does. Each certificate may report a number of chunks per second.
 //
-// The suspects are in this leader's memory. If it loses them, or the answer to the heartbeat is
-// lost, a reader that still finds the chunk bad reports it again after a minute.
+// The suspects are in this leader's memory. It may lose them, or the answer to
+// the heartbeat may be lost. Then a reader that still finds the chunk bad
+// reports it again after a minute.
 
 const (
 	// maxReported bounds the chunks of one report.
@@ -33,8 +34,9 @@ const (
 	suspectsPerBeat = 64
 	// suspectAgain is the time for which a stripe that was given to its host is not given again.
 	suspectAgain = 30 * time.Second
-	// suspectRate is the number of chunks per second that one certificate may report, and
-	// suspectBurst the number at once: a reader of a damaged disk reports many together.
+	// suspectRate is the number of chunks per second that one certificate may
+	// report, and suspectBurst the number at once. A reader of a damaged disk
+	// reports many together.
 	suspectRate, suspectBurst = 4, 256
 	// maxReporters bounds the certificates whose rates are known. Those that may report a whole
 	// burst are forgotten first.
@@ -106,8 +108,9 @@ func (f *Fleet) Suspect(c *lead.Call, chunks []*wire.BadChunk) error {
 	return nil
 }
 
-// suspectOf returns what must be verified for a report; nil if its record has other chunks by now,
-// or if the report says only that a host did not answer.
+// suspectOf returns what must be verified for a report. It is nil if its record
+// has other chunks by now, or if the report says only that a host did not
+// answer.
 func (f *Fleet) suspectOf(r kvtx.Reader, b *wire.BadChunk) (*suspect, error) {
 	switch moraine.Kind(min(b.GetKind(), 255)) {
 	case moraine.NotFound, moraine.Corrupt, moraine.Stale, moraine.Lost:

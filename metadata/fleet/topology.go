@@ -269,9 +269,9 @@ func (t *topology) Answers(device uint32, now time.Time) bool {
 	return told && !u.failed && h.alive && now.Sub(h.lastSeen) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
-// boots forgets reports from an earlier boot of a host. Its failed devices must not go out again
-// before the first heartbeat of this boot, and reports on devices that it registers without must
-// not bring those in again.
+// boots forgets reports from an earlier boot of a host. Its failed devices must
+// not go out again before the first heartbeat of this boot. Reports on devices
+// that it no longer registers must not bring those in again.
 func (t *topology) boots(id string, with []*wire.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

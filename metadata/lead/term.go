@@ -1,9 +1,10 @@
-// Package lead has what the parts of a leadership share. A Term is one leadership of a metadata
-// server: the state that its parts read, the log to which they propose, the clock and the metrics.
-// Package metadata makes a Term when its server becomes leader, and passes it to the parts (leases,
-// fleet, repair, members). A request arrives at a part as a Call, with a caller that the door has
-// checked. If the part reads, it waits for a ReadBarrier and reads with View. It changes the state
-// with Propose or Command.
+// Package lead has what the parts of a leadership share. A Term is one
+// leadership of a metadata server. It has the state that its parts read, the
+// log to which they propose, the clock and the metrics. Package metadata makes
+// a Term when its server becomes leader, and passes it to the parts (leases,
+// fleet, repair, members). A request arrives at a part as a Call, with a caller
+// that the door has checked. If the part reads, it waits for a ReadBarrier and
+// reads with View. It changes the state with Propose or Command.
 package lead
 
 import (

@@ -126,10 +126,10 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 	return nil
 }
 
-// reclaim gives a session its former leases again and recalls what it has missed. A confined
-// session drops them all instead. The leader cannot tell here whether an inode that it names is
-// below its directory, and a lease on another one would show names and delay its owner. The caller
-// holds the mutex.
+// reclaim gives a session its former leases again and recalls what it has
+// missed. A confined session drops them all instead. The leader cannot tell
+// here whether an inode that it names is below its directory. A lease on
+// another one would show names and delay its owner. The caller holds the mutex.
 func (t *Table) reclaim(h *holder, req *wire.Leases) {
 	if len(req.Held) == 0 {
 		return
@@ -197,8 +197,9 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 	return reply, h.wake
 }
 
-// renew renews the session's leases for a term. It refuses if the session has not carried out the
-// recalls from before the last renewal: the session does not respond, and others wait for it.
+// renew renews the session's leases for a term. It refuses if the session has
+// not carried out the recalls from before the last renewal. Such a session does
+// not respond, and others wait for it.
 func (h *holder) renew(began time.Time) bool {
 	if h.acked < h.mark {
 		return false

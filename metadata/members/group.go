@@ -1,5 +1,6 @@
-// Package members knows the metadata servers of a cluster: which are members of the Raft group,
-// what each reports about itself, and which may be added, given a vote, or removed.
+// Package members knows the metadata servers of a cluster. It knows which are
+// members of the Raft group, and what each reports about itself. It decides
+// which may be added, get a vote, or be removed.
 //
 // A new server sends a beat each second. Group.JudgeBeat decides whether it may take part, and
 // records its report. An administrator adds it (AddMember) as a member without a vote. TendMembers,

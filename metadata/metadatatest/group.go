@@ -39,8 +39,8 @@ type Faults struct {
 	// LoseReplies makes the next so many entries take effect and their
 	// proposals fail.
 	LoseReplies int
-	// Late makes the proposals of the next so many entries fail, and the entries
-	// take effect with the next that is proposed to the same leader.
+	// Late makes the proposals of the next n entries fail. The entries take effect
+	// with the next one that is proposed to the same leader.
 	Late int
 	// Refuse makes the next so many entries fail without taking effect.
 	Refuse int

@@ -14,8 +14,9 @@ const (
 	goldenStep = 0x9e3779b97f4a7c15
 )
 
-// cost orders candidates: first the host with the fewest chunks of this stripe, then one whose rack
-// has room, then one with a device without a chunk of it.
+// cost orders candidates. First comes the host with the fewest chunks of this
+// stripe, then one whose rack has room, then one with a device without a chunk
+// of it.
 type cost struct {
 	onHost   int
 	rackFull bool

@@ -31,8 +31,8 @@ type Request struct {
 	// Keep, if not nil, has one element for each chunk of the scheme: the device that keeps its
 	// chunk, or 0 for one to choose.
 	Keep []moraine.DeviceID
-	// MinProtection is the number of hosts (devices, if one host is registered) that a stripe with
-	// redundancy must survive losing, as far as its scheme can provide; 0 means 1.
+	// MinProtection is how many lost hosts (devices, if one host is registered) a
+	// stripe with redundancy must survive. Its scheme may provide less. 0 means 1.
 	MinProtection int
 	// Repair accepts the best possible choice, however little it protects, and may fill a device's
 	// reserve.
@@ -52,12 +52,14 @@ type Placement struct {
 	Degraded bool
 }
 
-// Place chooses devices for one stripe. The same topology and request give the same answer. If two
-// or more hosts are registered, a stripe must survive the loss of any MinProtection hosts; with a
-// single host of several devices, of as many devices. If the scheme cannot provide this now, Place
-// answers MinProtection + 1 copies instead (not with Keep or Repair), for example x2. If that is
-// impossible too it fails with Unavailable. A scheme without redundancy needs no protection.
-// NoSpace means that devices accept chunks but none has room.
+// Place chooses devices for one stripe. The same topology and request give the
+// same answer. If two or more hosts are registered, a stripe must survive the
+// loss of any MinProtection hosts. With a single host of several devices, it
+// must survive the loss of as many devices. If the scheme cannot provide this
+// now, Place answers MinProtection + 1 copies instead (not with Keep or
+// Repair), for example x2. If that is impossible too it fails with Unavailable.
+// A scheme without redundancy needs no protection. NoSpace means that devices
+// accept chunks but none has room.
 func Place(t *Topology, req Request) (Placement, error) {
 	if err := check(req); err != nil {
 		return Placement{}, err

@@ -55,10 +55,11 @@ type Config struct {
 	// a flush and some hard links.
 	SnapshotInterval time.Duration
 	SnapshotEntries  uint64
-	// Log entries covered by a snapshot are kept until they are older than LogRetention (default 10
-	// min) or the log is larger than LogRetentionBytes (default 4 GiB), so that a rebooted node
-	// needs no snapshot. While a snapshot is being sent, the log is kept from it on, until
-	// LogRetention after the end.
+	// Log entries covered by a snapshot are kept, so that a rebooted node needs no
+	// snapshot. They go when they are older than LogRetention (default 10 min), or
+	// when the log is larger than LogRetentionBytes (default 4 GiB). While a
+	// snapshot is being sent, the log is kept from it on, until LogRetention after
+	// the end.
 	LogRetention      time.Duration
 	LogRetentionBytes int64
 	// SegmentBytes is the size of one log file. Default 64 MiB.
@@ -74,9 +75,9 @@ type Config struct {
 
 	// MinFree is the free part of the disk below which LowSpace reports true. Default 0.05.
 	MinFree float64
-	// BallastBytes is the size of a file that is deleted when the disk is almost full, so that
-	// requests that free space can still be written. Default twice SegmentBytes, since each log
-	// file is preallocated; negative: none.
+	// BallastBytes is the size of a file that is deleted when the disk is almost
+	// full. Then requests that free space can still be written. Default twice
+	// SegmentBytes, since each log file is preallocated; negative: none.
 	BallastBytes int64
 }
 

@@ -9,11 +9,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A follower of raft v1.8.0 checks its leader when a timer fires that it draws from [T, 2T), with T
-// = Config.HeartbeatTimeout. Messages of the leader do not reset that timer, so the follower
-// detects a death between T and 3T after it. It refuses its vote until then. In a group of three
-// both survivors must have detected the death, while the one with the longer log may already wait
-// for its next attempt.
+// A follower of raft v1.8.0 checks its leader when a timer fires that it draws
+// from [T, 2T), with T = Config.HeartbeatTimeout. Messages of the leader do not
+// reset that timer, so the follower detects a death between T and 3T after it.
+// It refuses its vote until then. In a group of three both survivors must have
+// detected the death. The one with the longer log may then already wait for its
+// next attempt.
 //
 // This file therefore measures the silence itself (silence). A follower campaigns after a silence
 // of T plus up to half of it, drawn for each silence; look makes raft do so. A voter that received
@@ -28,8 +29,8 @@ import (
 const (
 	// silenceTicks is the number of checks of the leader per Config.HeartbeatTimeout.
 	silenceTicks = 16
-	// lookMargin is by how much the timeout is lowered and raised again to make raft check its
-	// leader, which raft does whenever the timeout is lowered.
+	// lookMargin is by how much the timeout is lowered and raised again. Raft
+	// checks its leader whenever the timeout is lowered.
 	lookMargin = time.Millisecond
 )
 

@@ -7,17 +7,20 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// ends knows where tables end. Many keys that the state machine reads do not exist because they are
-// about to be appended: the answer to a session's next request, or the next name of a directory
-// that is filled in order. Finding nothing in pebble costs more than finding something, a tenth of
-// a create on each replica. A key past its table's end needs no search. Neither does a key that is
-// not in a filter of its table. Such a filter is made if names come in random order, as those of
-// renames do; there the searches took a sixth of a replica's work.
+// ends knows where tables end. Many keys that the state machine reads do not
+// exist yet. They are about to be appended: the answer to a session's next
+// request, or the next name of a directory that is filled in order. Finding
+// nothing in pebble costs more than finding something, a tenth of a create on
+// each replica. A key past its table's end needs no search. Neither does a key
+// that is not in a filter of its table. Such a filter is made if names come in
+// random order, as those of renames do. There the searches took a sixth of a
+// replica's work.
 //
-// A table here is the set of keys with the same first tablePrefix bytes: the entries of one
-// directory, or the answers of one session. This is a guess about what is worth remembering, and
-// correctness does not depend on it. An end that is too high only costs a search. The ends of whole
-// tables are kept as well: most of these have keys that begin with an increasing number, so that a
+// A table here is the set of keys with the same first tablePrefix bytes: the
+// entries of one directory, or the answers of one session. This is a guess
+// about what is worth remembering, and correctness does not depend on it. An
+// end that is too high only costs a search. The ends of whole tables are kept
+// as well. Most of these have keys that begin with an increasing number, so a
 // new inode and its records lie past them.
 //
 // It belongs to one database and to the goroutine that applies.

@@ -77,10 +77,10 @@ func (ic *incarnations) learn(id identity, state *stateDB, log *raftLog) error {
 	return nil
 }
 
-// ofLog returns the incarnation after the log's entries after reached, starting from
-// number. It does not matter whether they are committed: a node with an entry of an incarnation
-// belongs to it, and nodes of a newer one will report that. This also covers a forced quorum that
-// stopped before it wrote IDENTITY.
+// ofLog returns the incarnation after the log's entries after reached, starting
+// from number. It does not matter whether they are committed. A node with an
+// entry of an incarnation belongs to it, and nodes of a newer one will report
+// that. This also covers a forced quorum that stopped before it wrote IDENTITY.
 func (ic *incarnations) ofLog(log *raftLog, reached uint64, number moraine.Incarnation) (moraine.Incarnation, error) {
 	first, err := log.FirstIndex()
 	if err != nil {

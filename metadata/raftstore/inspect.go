@@ -36,10 +36,11 @@ type EntryInfo struct {
 	Damage error
 }
 
-// InspectLog calls fn with each entry of the log in the node directory dir, in order, without
-// changing anything. The node should not run. Damaged parts are reported with their place, and
-// inspection continues at the next readable part; an append with a wrong checksum is damaged as a
-// whole. An error of fn ends the inspection.
+// InspectLog calls fn with each entry of the log in the node directory dir, in
+// order, without changing anything. The node should not run. Damaged parts are
+// reported with their place, and inspection continues at the next readable
+// part. An append with a wrong checksum is damaged as a whole. An error of fn
+// ends the inspection.
 func InspectLog(fsys vfs.FS, dir string, fn func(EntryInfo) error) error {
 	dir = filepath.Join(dir, logDir)
 	names, err := fsys.List(dir)

@@ -38,9 +38,10 @@ func (e *NotLeader) Error() string {
 // this node and serves. Only ReadBarrier shows whether it still leads.
 func (s *Store) Leader() (id string, isLeader bool) { return s.tracker.leader() }
 
-// LeadershipChanges returns a channel, always the same, that sends true when this node begins to
-// serve as leader, with a complete state, and false when it has stopped. The values alternate,
-// beginning with true. A slow receiver misses whole terms, but never the false between two of them.
+// LeadershipChanges returns a channel, always the same. It sends true when this
+// node begins to serve as leader, with a complete state, and false when it has
+// stopped. The values alternate, beginning with true. A slow receiver misses
+// whole terms, but never the false between two of them.
 func (s *Store) LeadershipChanges() <-chan bool { return s.tracker.changes }
 
 // leadTracker follows the leadership of this node.

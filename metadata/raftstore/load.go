@@ -245,9 +245,10 @@ func plant(cfg *Config, deps *Deps, snap *snapshot, files string) error {
 	return beginTerm(cfg, deps, snap.meta.Term)
 }
 
-// linkCheckpoint makes the directory to with the files of a checkpoint. Tables never change and are
-// linked. Other files, to which pebble may append, are copied: a manifest has up to 128 MiB, and
-// pebble's own log what was applied during the flush.
+// linkCheckpoint makes the directory to with the files of a checkpoint. Tables
+// never change and are linked. Other files, to which pebble may append, are
+// copied. A manifest has up to 128 MiB, and pebble's own log has what was
+// applied during the flush.
 func linkCheckpoint(fsys vfs.FS, from, to string) error {
 	files, err := checkpointFiles(fsys, from)
 	if err != nil {

@@ -168,10 +168,11 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 
 // makeGhosts is called before all entries are deleted for an installed snapshot.
 //
-// Raft v1.8.0 then still believes that its log ends where it ended. If that is not before the
-// snapshot's end (the entries were a deposed leader's and never committed), raft finds nothing
-// where the leader's next message begins and refuses it. The leader at once sends the snapshot
-// again, and so on for ever. GetLog therefore returns entries with which raft continues.
+// Raft v1.8.0 then still believes that its log ends where it ended. It may not
+// be before the snapshot's end: the entries were a deposed leader's and never
+// committed. Then raft finds nothing where the leader's next message begins,
+// and refuses it. The leader at once sends the snapshot again, and so on for
+// ever. GetLog therefore returns entries with which raft continues.
 func (l *raftLog) makeGhosts(last uint64) error {
 	if l.newest == nil {
 		return nil
@@ -193,9 +194,10 @@ func (l *raftLog) makeGhosts(last uint64) error {
 	return nil
 }
 
-// GetLog implements raft.LogStore. After a snapshot that ends earlier replaced the log, it returns
-// the snapshot's last entry, which matches the leader's, followed by entries of no term, which do
-// not match. Raft then deletes those and appends the leader's.
+// GetLog implements raft.LogStore. A snapshot that ends earlier may have
+// replaced the log. Then it returns the snapshot's last entry, which matches
+// the leader's, followed by entries of no term, which do not match. Raft then
+// deletes those and appends the leader's.
 func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
 	err := l.WAL.GetLog(index, out)
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// probeStalls is how many times as long as an append the probe may take, because a disk that was
-// just mounted may have much to do.
+// probeStalls is how many times as long as an append the probe may take. A disk
+// that was just mounted may have much to do.
 const probeStalls = 10
 
 // probeDisk writes and syncs a small file before raft starts, so that a node whose disk hung does

@@ -14,9 +14,10 @@ import (
 // maxEntry bounds one entry, in bytes: it must fit into a segment of the log and into one message.
 const maxEntry = 16 << 20
 
-// Propose appends entry to the log and returns the FSM's result on this node, once a majority has
-// the entry on disk and it was applied here. Many proposals may be in flight. They are applied in
-// the order in which raft took them, which is arbitrary for concurrent calls. entry must not be
+// Propose appends entry to the log and returns the FSM's result on this node.
+// It returns when a majority has the entry on disk and this node has applied
+// it. Many proposals may be in flight. They are applied in the order in which
+// raft took them, which is arbitrary for concurrent calls. entry must not be
 // changed afterwards.
 //
 // NotLeader: the entry was not appended here. Unavailable, Timeout and Canceled: it is unknown

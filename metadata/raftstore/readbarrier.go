@@ -16,15 +16,18 @@ import (
 // arrived. Only the leader knows this, and only while it leads; it may have been deposed without
 // knowing. So it runs a round of confirmation:
 //
-// 1. The round closes to new reads and draws a tick. It records the commit index, which covers
-// every write acknowledged by this leader and, since its barrier, by earlier ones. 2. It sends an
-// empty AppendEntries of this term to enough peers for a majority, first to those that answered
-// last. It sends to the others only if the round takes long: their answers decide nothing and cost
-// both ends the same. 3. The round succeeds when a majority of voters, including this node, has
-// acknowledged a message of this term sent at the tick or later, and this node is still in that
-// term. A leader of a later term needs the vote of one of them, and a voter that voted before would
-// not have acknowledged. So no later leader existed when the tick was drawn, which was after each
-// read of the round arrived. 4. Each read waits until the state has reached the recorded index.
+// 1. The round closes to new reads and draws a tick. It records the commit
+// index, which covers every write acknowledged by this leader and, since its
+// barrier, by earlier ones. 2. It sends an empty AppendEntries of this term to
+// enough peers for a majority, first to those that answered last. It sends to
+// the others only if the round takes long: their answers decide nothing and
+// cost both ends the same. 3. The round succeeds when a majority of voters,
+// including this node, has acknowledged a message of this term sent at the tick
+// or later. This node must still be in that term. A leader of a later term
+// needs the vote of one of them, and a voter that voted before would not have
+// acknowledged. So no later leader existed when the tick was drawn, which was
+// after each read of the round arrived. 4. Each read waits until the state has
+// reached the recorded index.
 //
 // A read that arrives during a round waits for the next one. Acknowledgements of earlier messages
 // do not count, however late they arrive. Raft's own VerifyLeader counts them, and would let a

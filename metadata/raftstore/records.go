@@ -10,11 +10,12 @@ import (
 // pebble. The apply loop reads the same directories, sessions and counters in batch after batch,
 // and clients read what was just created.
 //
-// It has the database's values. A reader first asks the layers above the database, and asks here
-// only for keys that no layer of its view has. A value is right for the state after entry `since`
-// and for every later spilled state: a spill replaces the values that it writes before pebble shows
-// them. A view after entry `at` may therefore use only values with since <= at. A goroutine that
-// read a value from a view may add it only if no later spill has begun.
+// It has the database's values. A reader first asks the layers above the
+// database, and asks here only for keys that no layer of its view has. A value
+// is right for the state after entry `since` and for every later spilled state.
+// A spill replaces the values that it writes before pebble shows them. A view
+// after entry `at` may therefore use only values with since <= at. A goroutine
+// that read a value from a view may add it only if no later spill has begun.
 //
 // Spills come one at a time; everything else may be called concurrently. A records belongs to one
 // database.

@@ -12,10 +12,11 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Restore forms cfg.Dir, which must be empty or missing, as a group of only this node, with the
-// state of a backup and the incarnation begin, whose entry is the first in its log. It checks the
-// backup before it writes anything. An interrupted Restore may be repeated. The result has the
-// exact index of the last entry in the state. It does not use deps.FSM and deps.Stream.
+// Restore makes cfg.Dir, which must be empty or missing, a group of only this
+// node. It has the state of a backup and the incarnation begin, whose entry is
+// the first in its log. It checks the backup before it writes anything. An
+// interrupted Restore may be repeated. The result has the exact index of the
+// last entry in the state. It does not use deps.FSM and deps.Stream.
 func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, begin Beginning) (BackupInfo, error) {
 	const op = "raftstore.Restore"
 	cfg.setDefaults()

@@ -17,9 +17,10 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// The layout of a raft-wal segment, as far as recovery needs it: a header of 32 bytes, then frames
-// {type, 3 zero bytes, length or CRC}, padded to 8 bytes. A commit frame ends each append; its CRC
-// covers the bytes since the previous one.
+// The layout of a raft-wal segment, as far as recovery needs it. A header of 32
+// bytes, then frames {type, 3 zero bytes, length or CRC}, padded to 8 bytes. A
+// commit frame ends each append; its CRC covers the bytes since the previous
+// one.
 const (
 	segmentHeader = 32
 	frameHeader   = 8

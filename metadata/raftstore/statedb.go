@@ -253,9 +253,10 @@ func (s *stateDB) spill() error {
 	return s.renew(func() { s.layers = newLayers() })
 }
 
-// batchOf returns a batch of pairs with the index of the last entry. It compares each value with
-// its checksum again: a bit that flipped in memory ends the node before it reaches the disk, and
-// the log delivers the value again.
+// batchOf returns a batch of pairs with the index of the last entry. It
+// compares each value with its checksum again. A bit that flipped in memory
+// ends the node before it reaches the disk, and the log delivers the value
+// again.
 func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	batch := s.db.NewBatch()
 	var buf, stored []byte

@@ -7,11 +7,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// stateLog ends the node when pebble cannot switch its own write-ahead log of a state: it could not
-// complete the previous log, or could not start the new one. pebble (v2.1.7, rotateWAL) panics on
-// both while a lock is already released that its deferred calls release again. Neither a recovered
-// panic nor runtime.Goexit can leave it, and the process would end with a Go stack that does not
-// mention the disk. The goroutine therefore stays there permanently.
+// stateLog ends the node when pebble cannot switch its own write-ahead log of a
+// state. Pebble could not complete the previous log, or could not start the new
+// one. pebble (v2.1.7, rotateWAL) panics on both while a lock is already
+// released that its deferred calls release again. Neither a recovered panic nor
+// runtime.Goexit can leave it, and the process would end with a Go stack that
+// does not mention the disk. The goroutine therefore stays there permanently.
 type stateLog struct {
 	fatal *fatal
 	used  atomic.Bool // the database is open and not being closed

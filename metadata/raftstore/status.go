@@ -43,8 +43,8 @@ type PeerStatus struct {
 	Address string
 	Client  []string
 	Voter   bool
-	// LastIndex is the end of its log, and Contact the time since its last answer, both as seen by
-	// this node as leader; 0 and negative if unknown.
+	// LastIndex is the end of its log, and Contact the time since its last answer,
+	// as this node knows them as leader. They are 0 and negative if unknown.
 	LastIndex uint64
 	Contact   time.Duration
 }

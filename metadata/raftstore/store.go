@@ -1,21 +1,24 @@
-// Package raftstore keeps the metadata of a cluster on several nodes: a log that hashicorp/raft
-// replicates and raft-wal writes, and the state that the log produces, in a pebble database. It
-// does not know what the entries mean: an FSM applies them.
+// Package raftstore keeps the metadata of a cluster on several nodes. It has a
+// log that hashicorp/raft replicates and raft-wal writes, and the state that
+// the log produces, in a pebble database. It does not know what the entries
+// mean: an FSM applies them.
 //
 // It does not group commands into entries, does not retry, and does not forward: a node that does
 // not lead names the leader.
 //
-// The path of a proposal: Propose passes the entry to raft, which appends it to the log here
-// (log.go) and on the other nodes. Once a majority has synced it, raft passes it, with others, to
-// machine.ApplyBatch (fsm.go). That lets the FSM write into one batch, adds the index of the last
-// entry, commits the batch without a sync, and returns the FSM's result to the proposer. The log
-// makes it durable: after a crash the node applies entries again that pebble lost, and skips those
-// that it has. From time to time raft requests a snapshot (snapshot.go): the state is flushed and
-// linked into a directory, and the log before it may be deleted.
+// The path of a proposal: Propose passes the entry to raft, which appends it to
+// the log here (log.go) and on the other nodes. Once a majority has synced it,
+// raft passes it, with others, to machine.ApplyBatch (fsm.go). There the FSM
+// writes into one batch. The Store adds the index of the last entry, commits
+// the batch without a sync, and returns the FSM's result to the proposer. The
+// log makes it durable: after a crash the node applies entries again that
+// pebble lost, and skips those that it has. From time to time raft requests a
+// snapshot (snapshot.go). The state is flushed and linked into a directory, and
+// the log before it may be deleted.
 //
-// The path of a read: ReadBarrier (readbarrier.go) confirms with a majority that this node still
-// leads, and waits until the state has reached the commit index. View then reads a consistent
-// snapshot.
+// The path of a read: ReadBarrier (readbarrier.go) confirms with a majority
+// that this node still leads. Then it waits until the state has reached the
+// commit index. View then reads a consistent snapshot.
 //
 // The parts of a Store: group (raft and the members), proposals, leadTracker (the leadership of this
 // node), readConfirmer, leaderWatch (the leader that this node follows), incarnations, gatekeeper

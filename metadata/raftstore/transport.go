@@ -29,9 +29,10 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-// newTransport starts to accept connections. book has the members' addresses. silent and leader
-// concern this node as a follower: whether it has long received nothing from its leader, and the
-// leader that it follows ("" for none).
+// newTransport starts to accept connections. book has the members' addresses.
+// silent and leader concern this node as a follower. silent says that it has
+// long received nothing from its leader; leader is the one that it follows (""
+// for none).
 func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool,
 	leader func() raft.ServerAddress, greet *greeter) *transport {
 	self, _ := cfg.peer(cfg.Node)
@@ -161,9 +162,10 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// ackTable remembers, for each peer, the newest message that it acknowledged. The order is by a
-// tick counter, not by a clock. A message carries the tick read before it was sent, so that its
-// tick is at least t only if it was sent after t was drawn.
+// ackTable remembers, for each peer, the newest message that it acknowledged.
+// The order is by a tick counter, not by a clock. A message carries the tick
+// read before it was sent. So its tick is at least t only if it was sent after
+// t was drawn.
 type ackTable struct {
 	clock func() time.Time
 	ticks atomic.Uint64

@@ -11,12 +11,13 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// Every value of the state has its own checksum: CRC32C of its key and its bytes. It is computed
-// when the state machine writes the value, kept with it everywhere (in the layers, the records, and
-// pebble, whose values end in it), and compared at each read. Pebble compares the checksum of a
-// block only when it reads the block from disk, not while the block is in its cache; its table in
-// memory has no checksum. Without ours, a bit that flips there would change a size, an extent or
-// the CRC of a chunk, and would be served.
+// Every value of the state has its own checksum: CRC32C of its key and its
+// bytes. It is computed when the state machine writes the value, and compared
+// at each read. It stays with the value everywhere: in the layers, the records,
+// and pebble, whose values end in it. Pebble compares the checksum of a block
+// only when it reads the block from disk, not while the block is in its cache.
+// Its table in memory has no checksum. Without ours, a bit that flips there
+// would change a size, an extent or the CRC of a chunk, and would be served.
 
 // sumBytes is the additional length of a value in pebble: its checksum, little-endian.
 const sumBytes = 4

@@ -23,8 +23,9 @@ const (
 // change places. The sum of squared deviations therefore decreases with each move, and no chunk
 // moves back.
 //
-// If no such move is possible, because each stripe has a chunk on every host that could take one,
-// it still balances the devices within each host (within).
+// No such move may be possible, because each stripe has a chunk on every host
+// that could take one. Then it still balances the devices within each host
+// (within).
 type balancer struct {
 	view   planner
 	disks  map[uint32]*fleet.Filling
@@ -168,8 +169,9 @@ func (b *balancer) targets(from *fleet.Filling, size int64) []*fleet.Filling {
 	return out
 }
 
-// whole reports whether each chunk of a stripe is in place and durable, on a device in service
-// whose host is up and not announced to be away. Otherwise CommitRepair would refuse the move.
+// whole reports whether each chunk of a stripe is in place and durable. Its
+// device must be in service, and the host up and not announced to be away.
+// Otherwise CommitRepair would refuse the move.
 func (b *balancer) whole(s *moraine.Stripe) bool {
 	for _, c := range s.Chunks {
 		if b.disks[uint32(c.Device)] == nil || c.Level == moraine.Memory {
@@ -179,8 +181,9 @@ func (b *balancer) whole(s *moraine.Stripe) bool {
 	return true
 }
 
-// asSafe reports whether a stripe survives as much with a chunk on another device: as many hosts
-// and devices, and no more chunks in any rack.
+// asSafe reports whether a stripe survives as much with a chunk on another
+// device. It must have as many hosts and devices, and no more chunks in any
+// rack.
 func (b *balancer) asSafe(s *moraine.Stripe, index int, to *fleet.Filling) bool {
 	now := s.Layout().Devices
 	moved := slices.Clone(now)

@@ -48,9 +48,10 @@ type packer struct {
 	scopes map[moraine.InodeID]bool // directories to which sessions are confined
 }
 
-// offer adds a file with so many bytes in small copied stripes, or in a sparse one, that may lose
-// that many chunks. It returns true if the file qualifies: that is its whole content, it is cold,
-// and its new scheme has no copies and protects it as well.
+// offer adds a file with so many bytes in small copied stripes, or in a sparse
+// one, that may lose that many chunks. It returns true if the file qualifies.
+// That must be its whole content, it must be cold, and its new scheme must have
+// no copies and protect it as well.
 func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
 	if s.rw.cfg.PackAfter < 0 {
 		return false, nil
@@ -110,9 +111,9 @@ func (s *sweep) placeOf(r kvtx.Reader, dir moraine.InodeID) (packPlace, error) {
 	return s.packs.places[dir], nil
 }
 
-// endGroup makes a task of a group's files if packing helps: the result is coded because it is
-// larger than a small stripe, and many stripes become one. Too few bytes are left alone, except
-// those that must leave their stripe.
+// endGroup makes a task of a group's files if packing helps. The result is
+// coded because it is larger than a small stripe, and many stripes become one.
+// Too few bytes are left alone, except those that must leave their stripe.
 func (s *sweep) endGroup(g packGroup) {
 	in := s.packs.groups[g]
 	delete(s.packs.groups, g)

@@ -19,12 +19,13 @@ import (
 const (
 	// repairLook is the number of queued stripes that one pass inspects.
 	repairLook = 256
-	// repairIdle is how many times as long as a fruitless pass the scheduler rests after it, so
-	// that a long queue of unrepairable stripes does not keep the leader busy. maxRepairRest bounds
-	// the rest.
+	// repairIdle is how many times as long as a fruitless pass the scheduler rests
+	// after it. So a long queue of unrepairable stripes does not keep the leader
+	// busy. maxRepairRest bounds the rest.
 	repairIdle, maxRepairRest = 20, 2 * time.Second
-	// lostShare limits lost stripes to 1 in so many of the stripes that jobs may have at a time,
-	// and only if no others need the room. Their repair mostly fails, and slowly if hosts hang.
+	// lostShare limits lost stripes to 1 in lostShare of the stripes that jobs may
+	// have at a time. Other stripes go first. Their repair mostly fails, and
+	// slowly if hosts hang.
 	lostShare = 4
 )
 

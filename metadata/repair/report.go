@@ -245,8 +245,9 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report is of log entry %d, but this server is at %d", slice.PassStarted, applied)}
 }
 
-// judgeReported judges the reported chunks. It ends early when ctx has ended, since the sender
-// repeats a request whose reply is late: otherwise the judgements of all attempts run at once.
+// judgeReported judges the reported chunks. It ends early when ctx has ended.
+// The sender repeats a request whose reply is late, and otherwise the
+// judgements of all attempts would run at once.
 func (k *Reports) judgeReported(ctx context.Context, r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
 	began := k.Clock.Now()
 	now, err := kvtx.ClusterTime(k.Machine.View(r))

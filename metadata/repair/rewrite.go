@@ -111,9 +111,10 @@ func (r *Rewriter) end(now time.Time) (dead uint64) {
 	return r.report.DeadBytes
 }
 
-// rewriteStripes searches all files, once per RewriteEvery, for sparse stripes and creates jobs
-// that rewrite them, until ctx ends. It considers a stripe only if it is older than the previous
-// pass, so that data being written, or about to be overwritten, is left alone.
+// rewriteStripes searches all files, once per RewriteEvery, for sparse stripes
+// and creates jobs that rewrite them, until ctx ends. It considers a stripe
+// only if it is older than the previous pass. So it leaves alone data that is
+// being written or is about to be overwritten.
 func (rw *Rewriter) rewriteStripes(ctx context.Context) {
 	if rw.cfg.RewriteLive < 0 {
 		return

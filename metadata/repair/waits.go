@@ -85,8 +85,8 @@ func countWaits(view *fleet.View, items []statefleet.QueuedStripe) *wire.RepairW
 	return w
 }
 
-// readable reports whether enough chunks of a stripe are on devices that are up to rebuild the
-// others; missing is the bit mask of absent ones.
+// readable reports whether enough chunks of a stripe are on devices that are up
+// to rebuild the others. missing is the bit mask of absent chunks.
 func (v planner) readable(s *moraine.Stripe, missing uint32) bool {
 	n := 0
 	for i, c := range s.Chunks {

@@ -11,9 +11,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
-// Tests of upgrades need a build of a later release. NewFuture makes the state machine of one. It
-// supports one more feature level and knows one more request. The request is not in the schema, so
-// that any other build finds an unknown field, as it would in a request of a real later release.
+// Tests of upgrades need a build of a later release. NewFuture makes the state
+// machine of one. It supports one more feature level and knows one more
+// request. The request is not in the schema. So any other build finds an
+// unknown field, as it would in a request of a real later release.
 
 const (
 	// FutureLevel is the newest feature level of such a build.

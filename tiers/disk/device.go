@@ -36,9 +36,10 @@
 // durable. A scan of all segments therefore never finds a dead chunk without the
 // record that killed it.
 //
-// The parts of a Device: segmentSet (the segments and the counters of their space),
-// index, appender (the write path), reader, reclaimer, ballast, recovering (while it
-// opens) and failure (the error that took it out of service).
+// The parts of a Device are segmentSet (the segments and the counters of their
+// space), index, appender (the write path), reader, reclaimer and ballast.
+// While it opens there is recovering. failure has the error that took it out of
+// service.
 //
 // Locks, outermost first: claims of chunks, appender.rolling, appender.mu,
 // segmentSet.mu, segment.mu, reclaimer.mu. Only rolling and, while a file is opened,

@@ -116,7 +116,7 @@ func (r *replayer) vouched(w *waiting) error {
 
 // finish applies or voids the records that no head vouches for. All voids are
 // durable before it returns, and so before any new head is written. The intact
-// records become durable too: the process may have died between their write and
+// records become durable too. The process may have died between their write and
 // their sync, and a reader that finds a chunk here takes it as durable.
 func (r *replayer) finish() error {
 	unsynced := map[*segment]bool{}

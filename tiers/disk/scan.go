@@ -32,8 +32,8 @@ type scanner struct {
 
 	// used is the end of the last block that is not empty.
 	used int64
-	// strayBlocks counts blocks that belong to no record and are not zeros: torn or
-	// corrupt ones, or the data of a record with a torn or corrupt head.
+	// strayBlocks counts blocks that belong to no record and are not zeros. They
+	// are torn or corrupt, or the data of a record with a torn or corrupt head.
 	strayBlocks int64
 }
 

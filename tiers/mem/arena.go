@@ -20,9 +20,9 @@ type ArenaConfig struct {
 	// Bytes is the size of the whole memory, rounded down to whole blocks. Nothing
 	// of the arena lies outside of it. At least bufpool.MaxSize.
 	Bytes int64
-	// Path is the source of the memory: a DAX device, or a directory of a hugetlbfs
-	// or DAX file system, in which the arena makes a file without a name. Empty:
-	// memory of the machine, in huge pages if the kernel has them.
+	// Path is the source of the memory. It is a DAX device, or a directory of a
+	// hugetlbfs or DAX file system, in which the arena makes a file without a
+	// name. Empty: memory of the machine, in huge pages if the kernel has them.
 	Path string
 	// Node selects the NUMA node of the memory, counted from 1: 1 is the machine's
 	// node 0. 0: the kernel chooses.

@@ -338,10 +338,11 @@ func (t *Tier) SyncAll(ctx context.Context) error {
 // Dirty reports whether a chunk is only in memory now.
 func (t *Tier) Dirty(id moraine.ChunkID) bool { return t.behind.header(id) != nil }
 
-// Where returns the header of a chunk and its level: Memory while only this process
-// has it, NVMe once it is on the device, synced. Errors: NotFound, if it is at no
-// level and on its way to none; Corrupt, if it was damaged in memory before it was
-// written; and those of the device.
+// Where returns the header of a chunk and its level: Memory while only this
+// process has it, NVMe once it is on the device, synced. It is NotFound if the
+// chunk is at no level and on its way to none. It is Corrupt if the chunk was
+// damaged in memory before it was written. The other errors are those of the
+// device.
 func (t *Tier) Where(ctx context.Context, id moraine.ChunkID) (tiers.Header, moraine.Level, error) {
 	if err := t.begin("mem.Where"); err != nil {
 		return tiers.Header{}, 0, err

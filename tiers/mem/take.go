@@ -12,12 +12,13 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Take is Put of a buffer that it keeps as long as there is memory. It owns buf,
-// from the Arena, whatever it returns. At level NVMe and above, the chunk is on the
-// device when Take returns. At level Memory it may be only in memory by then, and
-// is written behind. Take returns the level reached. It is NVMe if Run does not
-// run, if the device may be too full, or if the limit of dirty bytes is reached:
-// then puts go at the pace of the device. Errors are those of tiers.Tier.
+// Take is Put of a buffer that it keeps as long as there is memory. It owns
+// buf, from the Arena, whatever it returns. At level NVMe and above, the chunk
+// is on the device when Take returns. At level Memory it may be only in memory
+// by then, and is written behind. Take returns the level reached. It is NVMe if
+// Run does not run, if the device may be too full, or if the limit of dirty
+// bytes is reached. Then puts go at the pace of the device. Errors are those of
+// tiers.Tier.
 func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, level moraine.Level) (moraine.Level, error) {
 	const op = "mem.Take"
 	if err := t.begin(op); err != nil {

@@ -2,10 +2,11 @@
 // changes one key. For every failure it says whether the store refused the request
 // or may still have carried it out.
 //
-// The package makes no decisions. The mover decides which key to change and when,
-// and how to treat a request whose answer was lost; it works under intents of the
-// metadata service. The metadata service owns the keys. The package retries
-// nothing: a retry would hide the first outcome, which the intent must settle.
+// The package makes no decisions. The mover decides which key to change and
+// when, and how to treat a request whose answer was lost. It works under
+// intents of the metadata service. The metadata service owns the keys. The
+// package retries nothing: a retry would hide the first outcome, which the
+// intent must settle.
 //
 // One path through it, an upload: NewUpload, then PutPart for each part with its
 // CRC32C, which the store verifies where it can, then Complete. The client library
@@ -114,11 +115,12 @@ type Deps struct {
 }
 
 // Bucket is one bucket. Methods may be called concurrently. Errors are
-// *moraine.Error: NotFound (no such key, upload or bucket), PermissionDenied,
-// Conflict (a condition of the request is false), NoSpace, Corrupt (the store
-// received other bytes than the checksum covers), Fenced (the fence stopped it),
-// Canceled and Timeout by ctx, InvalidArgument, and Unavailable for the rest.
-// Refused tells whether the request certainly changed nothing.
+// *moraine.Error. NotFound means no such key, upload or bucket. Conflict means
+// that a condition of the request is false. Corrupt means that the store
+// received other bytes than the checksum covers. Fenced means that the fence
+// stopped it. Others are PermissionDenied, NoSpace, InvalidArgument, Canceled
+// and Timeout by ctx, and Unavailable for the rest. Refused tells whether the
+// request certainly changed nothing.
 type Bucket struct {
 	cfg     Config
 	core    *minio.Core

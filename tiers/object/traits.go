@@ -14,10 +14,10 @@ import (
 
 // Traits are the features that a probe found in a bucket.
 type Traits struct {
-	// WholeCRC: the store computes the CRC32C of a whole object from the bytes that
-	// it received, reports it, and refuses an upload that does not match. Without
-	// it, only reading an object back proves that the store has the bytes that were
-	// sent.
+	// WholeCRC: the store computes the CRC32C of a whole object from the bytes
+	// that it received, and reports it. It refuses an upload that does not match.
+	// Without it, only reading an object back proves that the store has the bytes
+	// that were sent.
 	WholeCRC bool
 	// IfNoneMatch and IfMatch: a completion evaluates its conditions.
 	IfNoneMatch, IfMatch bool

@@ -10,9 +10,9 @@
 // seed. The handler of the target Node runs on a goroutine of its own. The reply
 // draws its fate too, and is copied to the caller.
 //
-// Time is that of package time, so that testing/synctest works. Random decisions
-// come from one source in the order of the calls: a test with a fixed order of
-// calls sees the same faults for the same seed.
+// Time is that of package time, so that testing/synctest works. Random
+// decisions come from one source in the order of the calls. A test with a fixed
+// order of calls sees the same faults for the same seed.
 package memnet
 
 import (

@@ -164,8 +164,9 @@ type Certificate struct {
 	caPEM     []byte
 }
 
-// CheckClock returns an error if the authority is not valid yet at now: the clock of this
-// machine, or of the one that made the authority, is wrong. Servers would refuse what it issues.
+// CheckClock returns an error if the authority is not valid yet at now. Then
+// the clock of this machine, or of the one that made the authority, is wrong.
+// Servers would refuse what it issues.
 func (ca *CA) CheckClock(now time.Time) error {
 	if !now.Before(ca.cert.NotBefore) {
 		return nil

@@ -51,8 +51,8 @@ func (r Role) Valid() bool {
 // Server reports whether holders of r accept connections.
 func (r Role) Server() bool { return r == RoleMetadata || r == RoleChunkserver }
 
-// Confined reports whether holders of r act as users: a directory may confine them,
-// they may be read-only, and a squash rule may apply to them.
+// Confined reports whether holders of r act as users. A directory may confine
+// them, they may be read-only, and a squash rule may apply to them.
 func (r Role) Confined() bool { return r == RoleGateway || r == RoleClient }
 
 // Claims is the identity of a certificate's holder.

@@ -2,11 +2,11 @@
 // shapes of its tensors and where their bytes are. It moves no payload and does no I/O; package
 // ckpt streams the bytes.
 //
-// The format is 8 bytes of header length (little-endian), a JSON header padded with spaces,
-// then the bytes of all tensors without a gap. This package pads the header so that the data
-// section starts at a multiple of Alignment. It orders tensors so that each whose size is a
-// multiple of Alignment starts at one too; every other starts at a multiple of its element
-// size.
+// The format is 8 bytes of header length (little-endian), a JSON header padded
+// with spaces, then the bytes of all tensors without a gap. This package pads
+// the header so that the data section starts at a multiple of Alignment. It
+// orders tensors so that each whose size is a multiple of Alignment starts at
+// one too. Every other starts at a multiple of its element size.
 //
 // The path of a part: Order(tensors) -> Header.Encode -> package ckpt writes the bytes in that
 // order; back: HeaderLen(first 8 bytes) -> Parse(header, file size).

@@ -1,6 +1,6 @@
-// Package metrics counts the work of clients. Each package of the client counts in the one
-// Metrics of its Client: NewMetrics registers the metrics once, the packages add to them, and
-// Count reads one back for client.Stats.
+// Package metrics counts the work of clients. Each package of the client counts
+// in the one Metrics of its Client. NewMetrics registers the metrics once, the
+// packages add to them, and Count reads one back for client.Stats.
 package metrics
 
 import (

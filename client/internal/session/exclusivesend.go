@@ -195,10 +195,11 @@ func (e *exclusive) answered(h *hold, m *Made) {
 	close(m.done)
 }
 
-// lost returns the error of a lost file for the program that has it open. If the service
-// refused it as it refuses any file, the error stays. If the service could no longer know the
-// file, the error is IOError. The same holds for its first content if devices with it went out
-// meanwhile: the client does not resubmit it, because the file does not exist either.
+// lost returns the error of a lost file for the program that has it open. If
+// the service refused it as it refuses any file, the error stays. If the
+// service could no longer know the file, the error is IOError. The same holds
+// for its first content if devices with it went out meanwhile. The client does
+// not resubmit it, because the file does not exist either.
 func (m *Made) lost(err error) error {
 	switch kind := moraine.KindOf(err); {
 	case kind == moraine.Exists:
@@ -272,8 +273,9 @@ func (e *exclusive) clear(ctx context.Context, req *wire.MetaRequest) error {
 	return nil
 }
 
-// letGo returns the leases of directories that a request may move or remove: no file can be
-// created in a directory that is gone or was replaced. The caller holds the mutex.
+// letGo returns the leases of directories that a request may move or remove. No
+// file can be created in a directory that is gone or was replaced. The caller
+// holds the mutex.
 func (e *exclusive) letGo(req *wire.MetaRequest) {
 	var of []uint64
 	switch op := req.GetOp().(type) {

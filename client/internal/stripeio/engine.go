@@ -2,12 +2,13 @@
 // gets, gathers, hedges, rebuilds and checks them. It also does the movers' work on stripes:
 // repair, staging and rewriting. It does not commit files and knows no paths.
 //
-// One path through it, of a write: a file fills a Stripe (stripe.go) from memory that it
-// reserved (budget.go). It takes a Ticket, a stripe number with a placement, from a grant
-// (grants.go). A Sender (send.go) encodes the stripe and puts its chunks on the devices of the
-// placement (put.go); it puts chunks of devices that fail or are slow elsewhere. It returns the
-// record, which the file commits. If the service refuses the commit because devices went out,
-// the Sender resubmits the stripe (resubmit.go).
+// One path through it, of a write: a file fills a Stripe (stripe.go) from
+// memory that it reserved (budget.go). It takes a Ticket, a stripe number with
+// a placement, from a grant (grants.go). A Sender (send.go) encodes the stripe
+// and puts its chunks on the devices of the placement (put.go). It replaces
+// devices that fail or are slow. It returns the record, which the file commits.
+// If the service refuses the commit because devices went out, the Sender
+// resubmits the stripe (resubmit.go).
 //
 // And of a read: an ExtentMap (extents.go) says where the bytes of a range are. ReadLocated
 // (located.go) reads the chunks in parallel into the caller's memory (striperead.go, get.go).

@@ -92,8 +92,8 @@ func (g *gatherer) isLate(index int) bool {
 	return !ok
 }
 
-// candidates returns the chunks that may be read, the best first: in the ring of chunks from
-// the stripe's number on, so that the load spreads.
+// candidates returns the chunks that may be read, the best first. The ring of
+// chunks begins at the stripe's number, so that the load spreads.
 func (g *gatherer) candidates(have [][]byte) []int {
 	var first, doubtful, last []int
 	n := len(have)

@@ -30,9 +30,9 @@ func (s *partSample) pick() bool {
 // missed makes pick select another part soon: an unverified part does not count.
 func (s *partSample) missed() { s.since.Add(WholeSample - WholeRetry) }
 
-// samplePiece returns how many bytes of each chunk a verification gathers at once, so that
-// together with the whole chunk they fit into the memory for verifications. It returns 0 if the
-// chunk alone does not fit.
+// samplePiece returns how many bytes of each chunk a verification gathers at
+// once. Together with the whole chunk they fit into the memory for
+// verifications. It returns 0 if the chunk alone does not fit.
 func (e *Engine) samplePiece(s *Record, length, piece int64) int64 {
 	fits := (e.Helpers.Size() - length) / int64(s.Scheme.K+1)
 	return max(0, min(piece, length, fits/moraine.BlockSize*moraine.BlockSize))

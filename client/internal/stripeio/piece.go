@@ -112,8 +112,8 @@ func (e *Engine) getPiece(ctx context.Context, server transport.Chunks, o *objec
 	return err
 }
 
-// pieceTimeouts is how many times Config.GetTimeout one attempt to read a piece may take: the
-// server may first have to read all of it from the store.
+// pieceTimeouts is how many times Config.GetTimeout one attempt to read a piece
+// may take. The server may first have to read all of it from the store.
 const pieceTimeouts = 3
 
 func (e *Engine) getPieceOnce(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte, verify bool) error {

@@ -92,8 +92,8 @@ func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare ma
 	return nil
 }
 
-// buffersFor returns the maximum number of buffers for rebuilding at a time: for the chunks not
-// in memory, and for one more in case one is late.
+// buffersFor returns the maximum number of buffers for rebuilding at a time.
+// They are for the chunks not in memory, and for one more in case one is late.
 func buffersFor(s *Record, missing []*chunkWant, free []source) int {
 	most := 0
 	for _, w := range missing {

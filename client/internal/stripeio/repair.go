@@ -14,11 +14,12 @@ import (
 // leave gaps for the servers' clients.
 const repairPiece = 1 << 20
 
-// RebuildChunk returns the bytes of a chunk, from its device if that still has them, or
-// computed from k others. Either way it verifies them against the checksum in the stripe
-// record. doubtful has a bit for each chunk reported as bad: RebuildChunk reads these after the
-// others, and then those on devices that are not in service. Lost: fewer than k chunks agree
-// with the record. The bytes are valid until the caller calls release, once.
+// RebuildChunk returns the bytes of a chunk, from its device if that still has
+// them, or computed from k others. Either way it verifies them against the
+// checksum in the stripe record. doubtful has a bit for each chunk reported as
+// bad. RebuildChunk reads these after the others, and then those on devices
+// that are not in service. Lost: fewer than k chunks agree with the record. The
+// bytes are valid until the caller calls release, once.
 func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, doubtful uint32) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, retry.Wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)

@@ -86,8 +86,9 @@ func (f *Sender) resubmitOne(ctx context.Context, old *SentStripe,
 	return sent, nil
 }
 
-// sameBytes compares the checksum of resubmitted stripes with that of the written bytes: the
-// checksums of chunks, which the read verified, do not cover their concatenation.
+// sameBytes compares the checksum of resubmitted stripes with that of the
+// written bytes. The checksums of chunks, which the read verified, do not cover
+// their concatenation.
 func sameBytes(old *SentStripe, sent []SentStripe) error {
 	sum := sumOf(sent)
 	if sum == old.Crc {

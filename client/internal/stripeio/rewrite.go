@@ -25,13 +25,14 @@ const (
 	maxUnread = 4
 )
 
-// RewriteStripes copies into new stripes the live bytes that a REWRITE job's file has in the
-// job's stripes, and commits the new ones in their place. It is for the holder of the job. It
-// packs the live pieces in the order of the file, so that what is left of many stripes makes
-// few. It reads and verifies each piece as a Reader does. Before each read pace waits until so
-// many more bytes may be moved. It leaves pieces that changed since it read them. For a job
-// that names files, it packs the pieces of all of them together. It returns what was replaced,
-// also on error, and the caller may repeat it after one.
+// RewriteStripes copies the live bytes that a REWRITE job's file has in the
+// job's stripes into new stripes. It commits the new ones in their place. It is
+// for the holder of the job. It packs the live pieces in the order of the file,
+// so that what is left of many stripes makes few. It reads and verifies each
+// piece as a Reader does. Before each read pace waits until so many more bytes
+// may be moved. It leaves pieces that changed since it read them. For a job
+// that names files, it packs the pieces of all of them together. It returns
+// what was replaced, also on error, and the caller may repeat it after one.
 func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error) {
 	w := &rewriter{job: job, pace: pace, left: maxUnread, Sender: Sender{Engine: e, Inode: moraine.InodeID(job.GetInode()), Level: moraine.NVMe}}
 	run := w.run

@@ -117,8 +117,8 @@ func (e *Engine) copiesOf(t *Ticket) placement {
 	return placement{Scheme: moraine.Copies(copies), devices: append(first, rest...)[:copies], protects: t.protects}
 }
 
-// ChunkBytes returns the length of the chunks of a full stripe: the configured one, or less if
-// two such stripes would not fit into the memory.
+// ChunkBytes returns the length of the chunks of a full stripe. It is the
+// configured one, or less if two such stripes would not fit into the memory.
 func (e *Engine) ChunkBytes(scheme moraine.Scheme) int64 {
 	fits := (e.Writes.size/2)/int64(scheme.Chunks()) - moraine.BlockSize
 	return min(e.cfg.ChunkBytes, max(moraine.BlockSize, fits/moraine.BlockSize*moraine.BlockSize))

@@ -9,9 +9,10 @@ import (
 	"github.com/morainefs/moraine/internal/erasure"
 )
 
-// Stripe is the bytes of a stripe that is being filled or sent: a list of pieces of memory,
-// some the stripe's own, some the caller's. The beginnings of its chunks depend on its length,
-// so chunks are ranges of that list. It has one owner at a time.
+// Stripe has the bytes of a stripe that is being filled or sent. It is a list
+// of pieces of memory, some the stripe's own, some the caller's. The beginnings
+// of its chunks depend on its length, so chunks are ranges of that list. It has
+// one owner at a time.
 type Stripe struct {
 	segs    []segment
 	Length  int64
@@ -271,8 +272,8 @@ func (s *Stripe) data(i int, zeros []byte) [][]byte {
 	return out
 }
 
-// cut returns the part [from, to) of the stripe's bytes as a stripe that borrows them: the
-// caller must stop using it before it frees the first.
+// cut returns the part [from, to) of the stripe's bytes as a stripe that
+// borrows them. The caller must stop using it before it frees the first.
 func (s *Stripe) cut(from, to int64) *Stripe {
 	part := &Stripe{}
 	at := s.cursor(from, to)

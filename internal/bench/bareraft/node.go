@@ -1,7 +1,7 @@
 // Package bareraft is the reference for the metadata service: hashicorp/raft,
 // raft-wal and pebble without our code between them, one process a node. Each
-// proposal is one Raft entry that reads one key and writes one; the applied index
-// is in the same pebble batch, as in the real service.
+// proposal is one Raft entry that reads one key and writes one. The applied
+// index is in the same pebble batch, as in the real service.
 //
 // It exists only for `moraine bench meta`, and its data is worthless. One path
 // through it: Run joins the group, the elected node proposes entries (load), fsm

@@ -75,8 +75,9 @@ func takeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 	return refreshLinks(t, r, runDir)
 }
 
-// mayTakeAway fails if a session has a read lease on the committed checkpoint, or if it is the last
-// good one of the run or of the branch that `latest` follows.
+// mayTakeAway fails if a session has a read lease on the committed checkpoint.
+// It also fails for the last good one of the run or of the branch that `latest`
+// follows.
 func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 	if err := mindReaders(t, s.Id); err != nil || how.force {
 		return err
@@ -169,9 +170,9 @@ func dropParts(t *kvtx.Tx, id record.StepID) error {
 	return err
 }
 
-// mayRemoveSteps fails if a request removes a tree with committed checkpoints without force. With
-// force it still fails if a session has a read lease on one of them, or if the run stays and its
-// links would point to nothing.
+// mayRemoveSteps fails if a request removes a tree with committed checkpoints
+// without force. With force it still fails if a session has a read lease on one
+// of them. It also fails if the run stays and its links would point to nothing.
 func mayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
 	n, err := names.StepsBelow(t, top)
 	switch {

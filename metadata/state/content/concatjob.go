@@ -165,8 +165,8 @@ func (p *concatPiece) take(j *record.Job) error {
 		return err
 	}
 	if src.Stored > 0 && length > 0 {
-		// Do this even if only part of the range is laid: before the next piece the source may be
-		// evicted and then has nothing in memory any more.
+		// Do this even if only part of the range is laid. Before the next piece the
+		// source may be evicted, and then has nothing in memory any more.
 		level, err := layout.LevelBeside(&p.Tx.View, src)
 		if err != nil {
 			return err

@@ -8,12 +8,13 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// A file may have more extents than one command inspects. The leader finds losses behind the first
-// extents below nvme: it scans such files without log entries and names a place, and the state then
-// inspects that place itself. A lost file stays lost until that place is no longer lost and a
-// complete inspection, over as many commands as needed, found nothing else. The file's row has its
-// progress. A file about which nothing changes therefore costs no entries, whatever its size and
-// however long its bytes stay in memory.
+// A file may have more extents than one command inspects. The leader finds
+// losses behind the first extents below nvme. It scans such files without log
+// entries and names a place; the state then inspects that place itself. A lost
+// file stays lost until that place is no longer lost and a complete inspection,
+// over as many commands as needed, found nothing else. The file's row has its
+// progress. A file about which nothing changes therefore costs no entries,
+// whatever its size and however long its bytes stay in memory.
 
 // FilePlace is an offset in a file.
 type FilePlace struct {

@@ -10,11 +10,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A stripe becomes sparse when files refer to little of it any more: overwritten or truncated bytes
-// are not freed as long as any byte of the stripe is in use. The leader finds such stripes
-// (NameStripes) and names them in a REWRITE job for one file. The job's mover writes the live bytes
-// into new stripes, and CommitRewrite swaps these in. The old stripes die like any others without
-// references.
+// A stripe becomes sparse when files refer to little of it any more.
+// Overwritten or truncated bytes are not freed as long as any byte of the
+// stripe is in use. The leader finds such stripes (NameStripes) and names them
+// in a REWRITE job for one file. The job's mover writes the live bytes into new
+// stripes, and CommitRewrite swaps these in. The old stripes die like any
+// others without references.
 
 // MaxRewriteStripes is the largest number of stripes of one REWRITE job.
 const MaxRewriteStripes = 64

@@ -11,11 +11,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A file below level nvme has a row with the offset up to which its stripes are known to be at
-// nvme. The leader scans the rows. When the offset reaches the end, the file is at nvme and its row
-// is deleted. The leader finds losses behind the first extent below nvme separately (lostlook.go).
-// A row may also belong to a file that is gone, or that is in an object while some of its chunks
-// are still in memory. A file below nvme always has a row.
+// A file below level nvme has a row with the offset up to which its stripes are
+// known to be at nvme. The leader scans the rows. When the offset reaches the
+// end, the file is at nvme and its row is deleted. The leader finds losses
+// behind the first extent below nvme separately (lostlook.go). A row may also
+// belong to a file that is gone. Or the file is in an object while some of its
+// chunks are still in memory. A file below nvme always has a row.
 
 const (
 	// MaxRaised is the largest number of files that one command raises. It inspects at most

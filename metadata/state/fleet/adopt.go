@@ -10,13 +10,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A stripe record names one device for each chunk. After a restore, the record is older than the
-// devices: drains, repairs and moves have since written the chunk to another device. A reported
-// chunk fits a record if stripe, index, length and checksum match. If the record's own chunk is
-// gone, the state adopts the one that fits: the record names its device from then on. If the
-// record's own chunk exists, the other is garbage. Until the record's own device has reported, the
-// state keeps a chunk that fits. It keeps one that is only in memory, and adopts it when a later
-// report has it on the device, because a file at level nvme has no chunk below nvme.
+// A stripe record names one device for each chunk. After a restore, the record
+// is older than the devices: drains, repairs and moves have since written the
+// chunk to another device. A reported chunk fits a record if stripe, index,
+// length and checksum match. If the record's own chunk is gone, the state
+// adopts the one that fits: the record names its device from then on. If the
+// record's own chunk exists, the other is garbage. Until the record's own
+// device has reported, the state keeps a chunk that fits. It keeps one that is
+// only in memory, and adopts it when a later report has it on the device. A
+// file at level nvme has no chunk below nvme.
 
 // MaxAdopted is the largest number of chunks in one AdoptChunks.
 const MaxAdopted = 128

@@ -1,6 +1,7 @@
-// Package fleet has hosts, devices and the chunks on them: registration and states of devices,
-// stripes, grants of stripe numbers, the repair queue, intents of movers, tombstones, and the
-// reports that compare a device with the records.
+// Package fleet has hosts, devices and the chunks on them. That is registration
+// and states of devices, stripes, grants of stripe numbers, the repair queue,
+// intents of movers, and tombstones. It also has the reports that compare a
+// device with the records.
 //
 // When a device fails, for example, SetDeviceState takes it out and adds a job that scans its
 // chunks. The job queues each stripe that has become less safe (QueueRepair). A mover leases the

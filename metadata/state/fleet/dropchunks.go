@@ -12,10 +12,11 @@ import (
 // maxDropped is the largest number of chunks in one DropChunks.
 const maxDropped = 256
 
-// DropChunks adds tombstones for unexplained chunks. Devices then delete them like any dead chunk:
-// after the grace, up to their version. Such a deletion must not hit any other chunk. It therefore
-// requires a stripe number that was issued and whose stripe does not exist: under a future number a
-// client could write a chunk while the deletion is on its way.
+// DropChunks adds tombstones for unexplained chunks. Devices then delete them
+// like any dead chunk: after the grace, up to their version. Such a deletion
+// must not hit any other chunk. So it requires a stripe number that was issued
+// and whose stripe does not exist. Under a future number a client could write a
+// chunk while the deletion is on its way.
 func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > maxDropped {
 		return nil, kvtx.Fail(moraine.TooLarge, "drop chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxDropped)

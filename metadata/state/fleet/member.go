@@ -46,9 +46,10 @@ func Member(r *kvtx.View, id string) (moraine.UUID, bool, error) {
 	return member(r, id)
 }
 
-// RaiseIncarnation begins a new incarnation. Sessions of the previous one are refused by their
-// numbers and expire. The state forgets the directories of the metadata servers, since the new ones
-// differ, and the devices' reports, since chunks may have moved since the state was saved.
+// RaiseIncarnation begins a new incarnation. Sessions of the previous one are
+// refused by their numbers and expire. The state forgets the directories of the
+// metadata servers, since the new ones differ. It forgets the devices' reports
+// too: chunks may have moved since the state was saved.
 func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
 	c, err := t.Cluster()
 	if err != nil {

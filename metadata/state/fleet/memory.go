@@ -7,11 +7,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A chunk committed at level memory may be only in its chunkserver's memory. It counts while the
-// boot epoch under which it was acknowledged is its device's. A table lists these chunks by device,
-// and the device's server reports for each whether it is durable. A synced chunk is at level nvme
-// from then on. A chunk that will never be synced is void: it is recorded under boot epoch 0, which
-// no device has, so that it counts nowhere and its stripe is repaired.
+// A chunk committed at level memory may be only in its chunkserver's memory. It
+// counts while the boot epoch under which it was acknowledged is its device's.
+// A table lists these chunks by device, and the device's server reports for
+// each whether it is durable. A synced chunk is at level nvme from then on. A
+// chunk that will never be synced is void. It is recorded under boot epoch 0,
+// which no device has. So it counts nowhere, and its stripe is repaired.
 
 const (
 	// maxSettled is the largest number of chunks that one command settles.

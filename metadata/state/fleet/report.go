@@ -126,8 +126,8 @@ func explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, 
 	return ChunkVerdict{Fate: Unknown}, nil
 }
 
-// endOf finds the grant or ended intent under which a chunk was written: the log index (0 for a
-// live grant) and the cluster time of its end.
+// endOf finds the grant or ended intent under which a chunk was written. It
+// returns the log index (0 for a live grant) and the cluster time of its end.
 func endOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
 	g, live, err := grantOf(v, chunk.Stripe)
 	if err != nil {

@@ -177,9 +177,10 @@ func IndexMove(t *kvtx.Tx, j *record.Job, by int) {
 	}
 }
 
-// DefaultSettleMillis is how long after the end of a lease a change without a seen reply may still
-// arrive at the store, in milliseconds of cluster time. It applies if the command sets no other
-// time. It is the age up to which a store accepts a signature.
+// DefaultSettleMillis is how long after the end of a lease a change with a lost
+// reply may still arrive at the store. It is in milliseconds of cluster time.
+// It applies if the command sets no other time. It is the age up to which a
+// store accepts a signature.
 const DefaultSettleMillis = 15 * 60 * 1000
 
 // SettleMillis returns how long a change without a seen reply may still arrive, in milliseconds of

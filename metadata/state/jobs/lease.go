@@ -124,9 +124,10 @@ func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, err
 	return append(jobs, j), nil
 }
 
-// HeldJob returns a live job that the caller leased under the given epoch. It fails with Fenced if
-// the job was leased again since, and with PermissionDenied if another node has that epoch: the
-// number can be guessed and is no proof. Administrators may act for a holder.
+// HeldJob returns a live job that the caller leased under the given epoch. It
+// fails with Fenced if the job was leased again since. It fails with
+// PermissionDenied if another node has that epoch: the number can be guessed
+// and is no proof. Administrators may act for a holder.
 func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	j, err := Job(&t.View, moraine.JobID(id))
 	if err != nil {

@@ -2,8 +2,8 @@ package kvtx
 
 import "github.com/morainefs/moraine"
 
-// Touch is one item that clients may cache and that a command changed or an answer shows: a
-// directory entry, or the attributes of an inode.
+// Touch is one item that clients may cache and that a command changed or an
+// answer shows. It is a directory entry, or the attributes of an inode.
 type Touch struct {
 	// Lease is the inode whose cache lease covers the item. An entry, and a file in a directory,
 	// are covered by the directory's lease. A directory, and a file that ever had two names, have

@@ -244,9 +244,9 @@ func Fail(kind moraine.Kind, op, ref, format string, args ...any) error {
 	return e
 }
 
-// IsAnswer reports whether err is a user-level failure. Any other error must stop the node, since
-// the other replicas may not have met it: a failed store, a value that does not decode, or an
-// unknown command.
+// IsAnswer reports whether err is a user-level failure. Any other error must
+// stop the node, since the other replicas may not have met it. It is a failed
+// store, a value that does not decode, or an unknown command.
 func IsAnswer(err error) bool {
 	var e *moraine.Error
 	if !errors.As(err, &e) {

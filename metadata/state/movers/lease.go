@@ -192,8 +192,8 @@ func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 }
 
-// seesJob reports whether a job belongs to a scope: one of its sessions requested the job, or the
-// job concerns a file that it may name.
+// seesJob reports whether a job belongs to a scope. Either one of its sessions
+// requested the job, or the job concerns a file that the scope may name.
 func seesJob(v *kvtx.View, sc kvtx.Scope, j *record.Job) (bool, error) {
 	if sc.Root == v.K.Top() {
 		return true, nil

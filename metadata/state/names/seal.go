@@ -11,10 +11,11 @@ import (
 	"github.com/morainefs/moraine/metadata/state/usage"
 )
 
-// A checkpoint is immutable. Its directory is sealed when it is made, its files by the entry that
-// adds them, and the links of its run while they point to it. Nothing that a reader sees of a
-// sealed inode may change: type, mode, owner, names, times, size, generation, attributes, and the
-// entries of a directory.
+// A checkpoint is immutable. Its directory is sealed when it is made, and its
+// files by the entry that adds them. The links of its run are sealed while they
+// point to it. Nothing that a reader sees of a sealed inode may change: type,
+// mode, owner, names, times, size, generation, attributes, and the entries of a
+// directory.
 //
 // No handler checks this itself. At the end of each command, the records of sealed inodes that it
 // wrote are compared with their previous versions. The check therefore also covers requests added

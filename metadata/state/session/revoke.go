@@ -14,9 +14,9 @@ const (
 	MaxRevoke = 64
 )
 
-// RevokeCert adds certificates to the list of revoked ones, or removes them. Nothing expires from
-// the list: another certificate may have the key of an expired one, and the clock that decides what
-// has expired may be wrong.
+// RevokeCert adds certificates to the list of revoked ones, or removes them.
+// Nothing expires from the list. Another certificate may have the key of an
+// expired one, and the clock that decides what has expired may be wrong.
 func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)

@@ -1,6 +1,6 @@
-// Package statetest has what tests of the metadata state need: an ordered
-// key-value store in memory, and wrappers of one that fail on purpose or watch
-// which keys are used. It is not meant for a server.
+// Package statetest has what tests of the metadata state need. That is an
+// ordered key-value store in memory, and wrappers of one that fail on purpose
+// or watch which keys are used. It is not meant for a server.
 package statetest
 
 import (

@@ -117,8 +117,9 @@ func EachBad(v *kvtx.View, after moraine.ObjectID, fn func(o *record.Object, b *
 	})
 }
 
-// Harms reports whether a bad object matters: some bytes of files are only in it, or it is meant to
-// be the copy of a file's present content. An object of older content waits for the next flush.
+// Harms reports whether a bad object matters. Either some bytes of files are
+// only in it, or it must be the copy of a file's current content. An object of
+// older content waits for the next flush.
 func Harms(v *kvtx.View, o *record.Object) (bool, error) {
 	if o.Tables() > 0 {
 		return true, nil

@@ -11,9 +11,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PrepareMove returns the task of a job for a mover that serves a bucket. It returns nil if the job
-// must not be leased now: it had nothing to do and ended, waits for its key, or belongs to another
-// bucket.
+// PrepareMove returns the task of a job for a mover that serves a bucket. It
+// returns nil if the job must not be leased now. The job had nothing to do and
+// ended, waits for its key, or belongs to another bucket.
 func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTask, error) {
 	in, err := ObjectIntent(&t.View, j.Id)
 	if err != nil {

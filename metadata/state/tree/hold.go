@@ -49,9 +49,9 @@ func mindNumber(t *kvtx.Tx, id moraine.InodeID) {
 	}
 }
 
-// NumberHold returns another session's exclusive lease if that session received the number of a
-// missing inode and has not used it: it may have created the file already. Such ranges and lookups
-// of missing inodes are few.
+// NumberHold returns another session's exclusive lease if that session received
+// the number of a missing inode and has not used it. It may have created the
+// file already. Such ranges and lookups of missing inodes are few.
 func NumberHold(v *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	var owner moraine.SessionID
 	err := v.EachIn(v.K.Table(record.TabRange), func(key, value []byte) (bool, error) {

@@ -35,8 +35,8 @@ func ParentIn(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (moraine.InodeID, er
 	return parent, err
 }
 
-// PathShown returns a path of an inode in the scope, from the namespace root, by a name in the
-// scope; "" if it has none there.
+// PathShown returns a path of an inode in the scope, from the namespace root,
+// by a name in the scope. It is "" if the inode has none there.
 func PathShown(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (string, error) {
 	if All(v, sc) {
 		path, _, err := PathOf(v, i)

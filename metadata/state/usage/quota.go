@@ -238,9 +238,10 @@ func usageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire
 	return &wire.Usage{Inode: uint64(dir), Bytes: uint64(max(u.Bytes, 0)), Inodes: uint64(max(u.Inodes, 0)), QuotaBytes: q.Bytes, QuotaInodes: q.Inodes}, err
 }
 
-// ReadQuotas lists the directories with quotas in the caller's scope, by number, with their paths.
-// Quotas outside the scope do not affect the answer: the read continues to the next one inside, or
-// to the end of the table, which maxQuotas bounds.
+// ReadQuotas lists the directories with quotas in the caller's scope, by
+// number, with their paths. Quotas outside the scope do not affect the answer.
+// The read continues to the next one inside, or to the end of the table, which
+// maxQuotas bounds.
 func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaResponse, error) {
 	s, err := UsageState(v)
 	if err != nil {

@@ -92,9 +92,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Open opens the store in a directory, which it makes if it is missing. A damaged
-// record affects only its own object: Head and Get return Corrupt, List omits it,
-// and a put or Delete of its key moves the file to the directory damaged.
+// Open opens the store in a directory, which it makes if it is missing. A
+// damaged record affects only its own object. Head and Get return Corrupt, List
+// omits it, and a put or Delete of its key moves the file to the directory
+// damaged.
 func Open(files vfs.FS, dir string, opts Options) (*Store, error) { return open(files, dir, opts, -1) }
 
 func open(files vfs.FS, dir string, opts Options, skip syncPoint) (*Store, error) {
@@ -258,9 +259,9 @@ func (s *Store) publish(f *written, cond Condition) error {
 }
 
 // moveAside moves the file of a key whose record is damaged to a name below
-// `damaged`: its bytes may be intact, and a person may want them. The caller holds
-// changes, and has marked the key as changing. If we stop after it, the key is
-// free, as readers already saw it.
+// `damaged`. Its bytes may be intact, and a person may want them. The caller
+// holds changes, and has marked the key as changing. If we stop after it, the
+// key is free, as readers already saw it.
 func (s *Store) moveAside(key string) error {
 	file := s.objectFile(key)
 	s.mu.Lock()

@@ -19,9 +19,9 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localserver"
 )
 
-// A process in between starts and kills the server. A test that has mounted a file
-// system of its own cannot start processes: the child closes files of the mount
-// before it runs, and waits for a parent that waits for the child.
+// A process in between starts and kills the server. A test that has mounted a
+// file system of its own cannot start processes. The child closes files of the
+// mount before it runs, and waits for a parent that waits for the child.
 
 const (
 	dirVariable  = "MORAINE_S3TEST_DIR"

@@ -59,8 +59,9 @@ program is reading, and the last good checkpoint of the run.`,
 	return cmd
 }
 
-// openStep connects to the cluster of the run that arg names, and resolves the step of the
-// flags: with attempt 0, the attempt that RUN/step-N names. The caller closes the connection.
+// openStep connects to the cluster of the run that arg names, and resolves the
+// step of the flags. Attempt 0 means the attempt that RUN/step-N names. The
+// caller closes the connection.
 func openStep(cmd *cobra.Command, env *cli.Env, arg string, step uint64, attempt uint32) (c *cli.Connection, l cli.Location, key *wire.StepKey, err error) {
 	if !cmd.Flags().Changed("step") {
 		return nil, l, nil, cli.UsageError("no step is named: give --step N")

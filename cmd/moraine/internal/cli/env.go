@@ -1,5 +1,6 @@
-// Package cli is what the commands of moraine share: the environment of one invocation (Env),
-// the addresses of files, connections to a cluster, output, progress, errors and exit codes.
+// Package cli has what the commands of moraine share: the environment of one
+// invocation (Env), the addresses of files, and connections to a cluster. It
+// also has output, progress, errors and exit codes.
 //
 // One path through it: the root command fills Env.Global from the flags -> a command calls
 // Env.Dial -> it prints rows with List, which writes a table or JSON -> its error becomes

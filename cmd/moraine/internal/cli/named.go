@@ -6,9 +6,10 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Named returns err with the address that the user wrote in place of the metadata's names
-// of the same object: its path within the cluster, its name, and the inodes ids. It does
-// not change an error that is not a chain of *moraine.Error.
+// Named returns err with the address that the user wrote. It replaces the
+// metadata's names of the same object: its path within the cluster, its name,
+// and the inode ids. It does not change an error that is not a chain of
+// *moraine.Error.
 func Named(err error, l Location, ids ...uint64) error {
 	e, ok := err.(*moraine.Error)
 	if !ok || !l.Remote {

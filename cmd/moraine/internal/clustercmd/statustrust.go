@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What green needs beside servers that are up and stripes that are whole: servers that
-// accept connections, certificates that last, a bucket that answers, and consistent
-// metadata.
+// Green needs more than servers that are up and stripes that are whole. Servers
+// must accept connections, certificates must last, the bucket must answer, and
+// the metadata must be consistent.
 
 // manyEndedGrants is the number from which the status reports them.
 const manyEndedGrants = 10_000

@@ -178,8 +178,9 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 	return fsckEnd(env, r, f.repair, err)
 }
 
-// fsckFurther adds the checks that the lists of devices cannot answer: lost files, objects,
-// repairs that wait and, where a flag requests it, the metadata itself.
+// fsckFurther adds the checks that the lists of devices cannot answer. They
+// cover lost files, objects, waiting repairs and, where a flag requests it, the
+// metadata itself.
 func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, r *fsckResult) error {
 	if r.Path == "" {
 		files, err := view.LostFiles(ctx, c)

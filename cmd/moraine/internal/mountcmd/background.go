@@ -130,8 +130,9 @@ func mountFile(dir, suffix string) (string, error) {
 	return filepath.Join(base, "mount"+name+suffix), nil
 }
 
-// privateDirectory makes a directory, if it is missing. It refuses one that another user made,
-// or may write to: that user could have put a link to any file in the place of a log.
+// privateDirectory makes a directory, if it is missing. It refuses one that
+// another user made, or may write to. That user could have replaced a log by a
+// link to any file.
 func privateDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
