@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Config holds the settings of an operator. Zero values mean the defaults given in
+// Config has the settings of an operator. Zero values mean the defaults given in
 // parentheses.
 type Config struct {
 	// Node is the host's id, as in its certificate; Rack its failure domain.

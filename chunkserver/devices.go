@@ -242,7 +242,7 @@ func mayLeave(d *device, known *wire.Device) error {
 		return nil
 	}
 	return &moraine.Error{Op: "drop device", Ref: d.dir, Kind: moraine.Conflict,
-		Err: fmt.Errorf("device still counts: drain it first (`moraine device set %d draining`) and, once it is empty, retire it (`moraine device set %d retired`); or, to move its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id, d.id)}
+		Err: fmt.Errorf("device is still in service: drain it first (`moraine device set %d draining`) and, once it is empty, retire it (`moraine device set %d retired`). To move its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id, d.id)}
 }
 
 // openNew opens the listed devices that are not in use yet. The error names those

@@ -77,8 +77,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DeviceBytes:     f.Gauge("device_used_bytes", "Bytes used on all devices."),
 		DeviceChunks:    f.Gauge("device_chunks", "Chunks on all devices."),
 	}
-	m.HeldBack = f.Counters("held_back_total", "Requests delayed by a limit, by limit: cpus, bandwidth, or, for movers of other hosts, their share.", "by")
-	m.BackgroundBytes = f.Counters("background_bytes_total", "Bytes put and got by movers of other hosts, by the limit they passed: alone, clients, or urgent.", "bound")
+	m.HeldBack = f.Counters("held_back_total", "Requests that a limit delayed, by limit: cpus, bandwidth, or share (movers of other hosts).", "by")
+	m.BackgroundBytes = f.Counters("background_bytes_total", "Bytes written and read by movers of other hosts, by the limit they passed: alone, clients, or urgent.", "bound")
 	m.Settled = f.Counters("settled_chunks_total", "Chunks committed at level memory, by outcome: written to the device, or gone.", "became")
 	m.ScrubChunks = f.Counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = f.Counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")

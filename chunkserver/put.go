@@ -111,7 +111,7 @@ func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err
 func receive(req *wire.PutChunk, p transport.Payload, data []byte) ([]uint32, error) {
 	sums := make([]uint32, 0, crc.BlockCount(int64(len(data))))
 	// Each piece but the last is a multiple of a block, so that the blocks of the
-	// pieces are those of the chunk.
+	// pieces are the pieces of the chunk.
 	if err := p.ReadInto(data, func(piece []byte) { sums = crc.Blocks(sums, piece) }); err != nil {
 		return nil, err
 	}

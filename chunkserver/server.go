@@ -22,10 +22,11 @@
 // reports all chunks of each device. SetDevices changes the set of devices
 // meanwhile.
 //
-// The Server itself serves requests. Its parts: metaState (what the metadata service
-// reported), permits (who may do what), opener, registrar, heart (the heartbeats),
-// deviceChanges (SetDevices), prober, bucketWatch, suspects (chunks that clients
-// reported as bad) and pieces. For each device, deviceTasks runs a reporter, a scrubber, a settler and a healthReader.
+// The Server itself serves requests. Its parts are metaState (what the metadata
+// service reported), permits (who may do what), opener, registrar, heart (the
+// heartbeats), and deviceChanges (SetDevices). Others are prober, bucketWatch,
+// suspects (chunks that clients reported as bad) and pieces. For each device,
+// deviceTasks runs a reporter, a scrubber, a settler and a healthReader.
 //
 // What parts share is atomic (Server.fleet and metaState). The rest belongs to one
 // goroutine, or has a lock in its part (prober, pieces).

@@ -33,7 +33,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config holds the settings of an operator.
+// Config has the settings of an operator.
 type Config struct {
 	// Dir is the empty directory to mount on.
 	Dir string

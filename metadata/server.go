@@ -138,9 +138,9 @@ func (s *Server) watchDivergence(ctx context.Context) error {
 	case <-s.diverged:
 		id, _ := s.store.Leader()
 		return &moraine.Error{Op: "metadata.Run", Ref: s.cfg.Node, Kind: moraine.Corrupt,
-			Err: fmt.Errorf("the state here differs from that of the leader %s: one of the two is damaged; "+
-				"if the other servers keep running, replace this one (`moraine metadata replace`); "+
-				"if they stop too, stop the leader, and start it again when another server leads", id)}
+			Err: fmt.Errorf("the state here differs from that of the leader %s: one of the two is damaged. "+
+				"If the other servers keep running, replace this one (`moraine metadata replace`). "+
+				"If they stop too, stop the leader, and start it again when another server leads", id)}
 	}
 }
 

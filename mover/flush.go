@@ -217,7 +217,7 @@ func (f *flushing) upload(ctx context.Context) error {
 	}
 	verified, err := f.verify(ctx, info, parts.crc)
 	if err != nil {
-		return err // the next holder finds the intent and settles it
+		return err // the next holder finds the intent and completes it
 	}
 	f.deps.Metrics.BytesFlushed.Add(float64(content.Size()))
 	return f.commit(ctx, info, verified, generation, parts.crc, parts.sums)

@@ -13,11 +13,12 @@
 // and commits stripes in batches -> FinishJob. If the lease is lost, the work stops at once and
 // reports nothing: the lease's epoch fences running requests.
 //
-// The path of a flush: BeginObject records in the Raft log what the mover will do to the key ->
-// flush.go uploads the file in parts (parts.go) -> BeginObject records that the upload is
-// completing -> Complete, and a HEAD that confirms -> CommitFlush. The next holder of the job
-// finds the intent, and settles it first. Requests to the store pass a fence that closes when
-// another mover may have the lease.
+// The path of a flush: BeginObject records in the Raft log what the mover will
+// do to the key -> flush.go uploads the file in parts (parts.go) -> BeginObject
+// records that the upload is completing -> Complete, and a HEAD that confirms
+// -> CommitFlush. The next holder of the job finds the intent, and completes it
+// first. Requests to the store pass a fence that closes when another mover may
+// have the lease.
 package mover
 
 import (

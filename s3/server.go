@@ -47,7 +47,7 @@ import (
 	"github.com/morainefs/moraine/internal/versity"
 )
 
-// Config holds the settings of an operator. The zero value of a field means its
+// Config has the settings of an operator. The zero value of a field means its
 // default, if one is named.
 type Config struct {
 	// Listen are the addresses, HOST:PORT, :PORT or the path of a unix socket.

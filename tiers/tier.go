@@ -2,9 +2,9 @@
 // of medium: disk is a segment log on one device, mem is memory over a device.
 // Package tiertest tests every implementation against the contract.
 //
-// One path through it: a chunkserver calls Tier.Put with a Header and the chunk's
-// bytes, and later Tier.Get, or Viewer.View where the tier can lend its bytes.
-// Deletion removes a chunk below a version.
+// One path through it: a chunkserver calls Tier.Put with a Header and the
+// chunk's bytes. Later it calls Tier.Get, or Viewer.View where the tier can
+// lend its bytes. Deletion removes a chunk below a version.
 package tiers
 
 import (

@@ -54,6 +54,6 @@ func (s *Server) takeShare(peer *Peer) (leave func(), err error) {
 		return func() { s.shares.leave(p) }, nil
 	}
 	return nil, &moraine.Error{Op: "transport.hello", Ref: peer.Node, Kind: moraine.Unavailable,
-		Err: fmt.Errorf("the certificate of %s %s has %d connections to %s, which is the most: close programs that are not needed, or give hosts certificates of their own",
+		Err: fmt.Errorf("the certificate of %s %s has %d connections to %s, its limit: close programs that nobody needs, or give each host its own certificate",
 			peer.Role, peer.Node, s.shares.most, s.cfg.Node)}
 }

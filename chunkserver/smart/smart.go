@@ -1,7 +1,8 @@
 // Package smart reads what NVMe disks report of their own health (SMART).
 //
-// One path through it: Read finds the whole disks below a directory in sysfs, reads
-// the log page of each, decodes it, and combines the results into the worst.
+// One path through it: Read finds the whole disks below a directory in sysfs,
+// and reads and decodes the log page of each. It combines the results into the
+// worst.
 package smart
 
 import (

@@ -24,10 +24,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := metric.For(reg, "ckpt")
 	return &Metrics{
 		WaitsExceeded: limit.NewMetrics(reg, "ckpt"),
-		StallSeconds:  f.Histogram("stall_seconds", "How long a trainer stood still for one save.", 0.001, 2.5, 12),
+		StallSeconds:  f.Histogram("stall_seconds", "How long a trainer waited for one save.", 0.001, 2.5, 12),
 		WriteSeconds:  f.Histogram("write_seconds", "Time from a part's seal until it was durable in the cluster.", 0.01, 2.5, 12),
 		PartsSealed:   f.Counter("sealed_parts_total", "Parts that are durable and sealed in the cluster."),
-		PartsFailed:   f.Counters("failed_parts_total", "Parts that were given up, by kind of error.", "kind"),
+		PartsFailed:   f.Counters("failed_parts_total", "Parts that the client aborted, by kind of error.", "kind"),
 		PartRetries:   f.Counter("part_retries_total", "Times that a part was written again from its start."),
 		StagedBytes:   f.Counter("staged_bytes_total", "Bytes copied into staging memory."),
 		StagingMapped: f.Gauge("staging_bytes", "Staging memory that is mapped."),

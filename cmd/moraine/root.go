@@ -53,8 +53,8 @@ func newRootCommand(env *cli.Env) *cobra.Command {
 		Use:   "moraine",
 		Short: "A tiered store for the checkpoints and datasets of AI training clusters",
 		Long: `Moraine keeps the checkpoints and datasets of AI training clusters in the fastest place that
-the requested durability allows: RAM of other nodes, NVMe (erasure coded), or an object
-store.
+the requested durability allows. That is RAM of other nodes, NVMe (erasure coded), or an
+object store.
 
 Write a file of a cluster as moraine://HOST[,HOST...]/PATH, or as moraine:///PATH where
 --endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are in IEC units (4MiB, 1GiB), in input

@@ -271,7 +271,7 @@ func (c *Cluster) Leader() string {
 	return ""
 }
 
-// addresses are those of the metadata servers, in the form for clients.
+// addresses are the addresses of the metadata servers, in the form for clients.
 func (c *Cluster) addresses() [][]string {
 	var out [][]string
 	for _, n := range c.nodes {

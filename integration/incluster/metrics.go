@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// Metrics are those of all processes that the cluster has had, including ended
-// ones. It is safe for concurrent use.
+// Metrics are the metrics of all processes that the cluster has had, including
+// ended ones. It is safe for concurrent use.
 type Metrics struct {
 	mu      sync.Mutex // guards the fields below
 	servers []*chunkserver.Metrics
@@ -17,21 +17,21 @@ type Metrics struct {
 	clients []*client.Metrics
 }
 
-// Servers are those of all chunkserver processes so far.
+// Servers are the metrics of all chunkserver processes so far.
 func (m *Metrics) Servers() []*chunkserver.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.servers)
 }
 
-// Peers are those of the clients by which chunkservers repair and move.
+// Peers are the metrics of the clients by which chunkservers repair and move.
 func (m *Metrics) Peers() []*client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.peers)
 }
 
-// Clients are those of the clients of tests.
+// Clients are the metrics of the clients of tests.
 func (m *Metrics) Clients() []*client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()

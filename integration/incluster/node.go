@@ -112,7 +112,7 @@ func (n *node) wait() {
 // Disk is the disk of a node in its current life, which a test may damage.
 func (c *Cluster) Disk(id string) *vfs.Mem { return c.named([]string{id})[0].mem }
 
-// ChunkMetrics are those of a chunkserver's current process.
+// ChunkMetrics are the metrics of a chunkserver's current process.
 func (c *Cluster) ChunkMetrics(id string) *chunkserver.Metrics {
 	return c.named([]string{id})[0].current().metrics
 }

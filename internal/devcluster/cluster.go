@@ -5,9 +5,10 @@
 //
 // It knows command lines and processes only; it never looks into a server.
 //
-// One path through it: Start makes the directories, the certificates and the command
-// lines (prepare), starts each Node, and waits until its health check answers (Ready).
-// A test ends one with Node.Kill and starts it again with Node.Start. Close ends all.
+// One path through it: Start makes the directories, the certificates and the
+// command lines (prepare). It starts each Node, and waits until its health
+// check answers (Ready). A test ends one with Node.Kill and starts it again
+// with Node.Start. Close ends all.
 package devcluster
 
 import (

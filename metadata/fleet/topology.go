@@ -28,8 +28,9 @@ type topology struct {
 	stale   bool // usage has changed since the view was made
 	first   bool // some of it is the first report of a device's host
 	slow    slowness
-	// clusterTime is that of the last judgement. back is that of the first judgement after a host
-	// returned, or this leader began. came says that a host returned since the last judgement.
+	// clusterTime is the cluster time of the last judgement. back is the cluster
+	// time of the first judgement after a host returned, or this leader began.
+	// came says that a host returned since the last judgement.
 	clusterTime, back uint64
 	came              bool
 	requests          atomic.Uint64   // last mark issued: see Mark

@@ -91,21 +91,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ProposeWait:       f.Histogram("propose_seconds", "From a command's arrival to its result.", 50e-6, 2, 18),
 		QueueFull:         f.Counter("queue_full_total", "Commands that found the queue full and waited."),
 		Leading:           f.Gauge("leading", "1 while this server leads."),
-		Outlived:          f.Counter("outlived_total", "Times that a server or a chunkserver told of an incarnation of the metadata that outlives this server's."),
+		Outlived:          f.Counter("outlived_total", "Times that a server or a chunkserver reported a later incarnation of the metadata than this server's."),
 		Leaderships:       f.Counter("leaderships_total", "How often this server began to lead."),
 		Ticks:             f.Counter("ticks_total", "Steps of cluster time."),
 		ClockGaps:         f.Counter("clock_gaps_total", "Ticks so late that the leader renewed every session and host for a full term."),
 		CatchUps:          f.Counter("catch_ups_total", "Times that the leader read the state again because the answer to an entry was lost."),
 		Sessions:          f.Gauge("sessions", "Live sessions."),
 		Expired:           f.Counter("sessions_expired_total", "Sessions ended because they were not renewed."),
-		SessionsRefused:   f.Counter("sessions_refused_total", "Sessions refused because the certificate had as many as it may have (--max-sessions)."),
+		SessionsRefused:   f.Counter("sessions_refused_total", "Sessions refused because the certificate had reached its limit (--max-sessions)."),
 		Revoked:           f.Gauge("revoked_certificates", "Entries of the list of revoked certificates, of 4,096 at most."),
 		LiveHosts:         leaderGauge{f.Gauges("live_hosts", "Hosts whose heartbeats arrive.")},
-		UnknownHosts:      leaderGauge{f.Gauges("unknown_hosts", "Registered hosts that the present leader has not heard of yet.")},
+		UnknownHosts:      leaderGauge{f.Gauges("unknown_hosts", "Registered hosts from which the current leader has received nothing yet.")},
 		UnreportedDevices: leaderGauge{f.Gauges("unreported_devices", "Devices in use without a whole report of their chunks since they booted.")},
-		UnreachableHosts:  leaderGauge{f.Gauges("unreachable_hosts", "Hosts that are up, and that the chunkservers which try them get no authenticated connection to.")},
+		UnreachableHosts:  leaderGauge{f.Gauges("unreachable_hosts", "Hosts that are up, and to which the chunkservers that probe them get no authenticated connection.")},
 		FailingBuckets:    leaderGauge{f.Gauges("failing_buckets", "Buckets that do not answer a host that serves them.")},
-		EndedGrants:       leaderGauge{f.Gauges("ended_grants", "Ended grants, or ranges of them, that are kept since a device has not reported after their end; 100,000 at most are counted.")},
+		EndedGrants:       leaderGauge{f.Gauges("ended_grants", "Ended grants, or ranges of them, kept because a device has not reported since; 100,000 at most are counted.")},
 		CheckProblems:     leaderGauge{f.Gauges("check_problems", "Problems that the last check of the whole state found.")},
 		CheckAge:          leaderGauge{f.Gauges("check_age_seconds", "Age of the last check of the whole state.")},
 		SilentHosts:       leaderGauge{f.Gauges("silent_hosts", "Registered hosts whose heartbeats do not arrive.")},
@@ -117,35 +117,35 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		JobsLeased:        f.Counter("jobs_leased_total", "Leases of jobs given to movers."),
 		Deletions:         f.Counter("deletions_sent_total", "Chunk deletions sent to chunkservers."),
 		UnknownChunks:     f.Counter("unknown_chunks_total", "Reported chunks that nothing explains."),
-		DamagedChunks:     f.Counter("scrub_damaged_chunks_total", "Chunks that scrubs read well and that are not what the stripe records say."),
+		DamagedChunks:     f.Counter("scrub_damaged_chunks_total", "Chunks that scrubs read without error and that differ from their stripe records."),
 		BackupAge:         f.Gauge("backup_age_seconds", "Age of the newest backup that the leader has taken by itself; 0: there is none."),
 		BackupBytes:       f.Gauge("backup_bytes", "Size of that backup."),
 		BackupFailed:      f.Gauge("backup_failed", "1 while the last backup that the leader tried to take by itself has failed."),
-		AdoptedChunks:     f.Counter("adopted_chunks_total", "Chunks on another device than their stripe record named, where the named one was gone: the record names them now."),
+		AdoptedChunks:     f.Counter("adopted_chunks_total", "Chunks found on another device than their record named, where the named one was gone. The record names them now."),
 		Suspects:          f.Counter("suspected_chunks_total", "Chunks that clients reported as bad, and that their chunkserver was to verify."),
-		SuspectsRefused:   f.Counter("suspected_chunks_refused_total", "Chunks that clients reported as bad, and that were ignored because the certificate reports too many."),
+		SuspectsRefused:   f.Counter("suspected_chunks_refused_total", "Reports of bad chunks that the leader ignored because the certificate sent too many."),
 		MissingChunks:     f.Counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:      f.Counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
 	m.Apply = f.Histograms("apply_seconds", "Time to apply one command to the state, by command.", applyBuckets, "command")
 	m.ApplyLongest = f.Gauges("apply_longest_seconds", "Longest time that one command took to apply since the server started, by command.", "command")
-	m.RebalanceLeft = f.Gauge("rebalance_left_bytes", "What must be moved between devices until each is filled within the band.")
+	m.RebalanceLeft = f.Gauge("rebalance_left_bytes", "Bytes to move between devices until the fill of each is within the band.")
 	m.RebalancedChunks = f.Counter("rebalanced_chunks_total", "Chunks moved to emptier devices.")
 	m.RebalancedBytes = f.Counter("rebalanced_bytes_total", "Bytes of chunks moved to emptier devices.")
-	m.RewriteStripes = f.Counter("rewrite_stripes_total", "Stripes of which files named little, and small ones of which a file has many, given to movers to be rewritten.")
+	m.RewriteStripes = f.Counter("rewrite_stripes_total", "Stripes given to movers to be rewritten: files used only a little of them, or they were small and many.")
 	m.PackFiles = f.Counter("pack_files_total", "Small files given to movers to be packed with each other.")
 	m.KeptBytes = f.Gauge("kept_bytes", "Bytes of chunks that no file names any more and that are kept for the backup horizon.")
 	m.PendingBytes = f.Gauge("pending_bytes", "Bytes of dead chunks that wait for their deletion; not those that are kept for backups.")
-	m.BackupHorizon = f.Gauge("backup_horizon_seconds", "For how long all of that has been kept: the age up to which a backup restores whole.")
-	m.StripesDeadBytes = f.Gauge("stripes_dead_bytes", "Bytes of stripes in use that no file names any more, as the last look through all files found them.")
+	m.BackupHorizon = f.Gauge("backup_horizon_seconds", "How long the cluster has kept all of these chunks: the age up to which a backup restores whole.")
+	m.StripesDeadBytes = f.Gauge("stripes_dead_bytes", "Dead bytes in stripes that are in use, as of the last scan of all files.")
 	m.Leases = f.Gauge("leases", "Leases that sessions hold.")
 	m.LeaseSessions = f.Gauge("lease_sessions", "Sessions with a standing to hold leases.")
 	m.LeasesGranted = f.Counter("leases_granted_total", "Leases granted with answers, those held already included.")
 	m.Recalls = f.Counter("lease_recalls_total", "Recalls sent to sessions.")
 	m.Holds = f.Gauge("exclusive_leases", "Exclusive leases on directories that sessions hold.")
-	m.HoldRecalls = f.Counter("exclusive_lease_recalls_total", "Exclusive leases that their holders were asked to give back.")
-	m.HoldsLapsed = f.Counter("exclusive_leases_lapsed_total", "Exclusive leases that were taken from sessions that were not heard of in time.")
-	m.Reclaims = f.Counter("lease_reclaims_total", "Sessions that came back with leases of an earlier standing.")
+	m.HoldRecalls = f.Counter("exclusive_lease_recalls_total", "Exclusive leases that the leader recalled.")
+	m.HoldsLapsed = f.Counter("exclusive_leases_lapsed_total", "Exclusive leases that the leader ended because their session did not answer in time.")
+	m.Reclaims = f.Counter("lease_reclaims_total", "Sessions that came back with leases of an earlier connection to a leader.")
 	m.LeasesRanOut = f.Counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = f.Counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	return m

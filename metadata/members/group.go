@@ -187,7 +187,7 @@ func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) 
 	case !member.Alive || len(member.Addresses) == 0:
 		return "it does not answer: is it started, with --join?"
 	case !heard:
-		return "it has not told of itself yet"
+		return "it has not reported its state yet"
 	case h.status.GetLevel() < info.FeatureLevel:
 		return fmt.Sprintf("its build speaks feature level %d, the cluster is at %d", h.status.GetLevel(), info.FeatureLevel)
 	case !known:

@@ -15,8 +15,8 @@ const (
 )
 
 // cost orders candidates. First comes the host with the fewest chunks of this
-// stripe, then one whose rack has room, then one with a device without a chunk
-// of it.
+// stripe. Then comes one whose rack has room, then one with a device without a
+// chunk of it.
 type cost struct {
 	onHost   int
 	rackFull bool

@@ -115,14 +115,14 @@ func (t *Topology) tooFew(req Request) error {
 		if len(t.hosts) > need && hosts <= need {
 			e.Kind = moraine.NoSpace
 		}
-		e.Err = fmt.Errorf("a stripe must survive the loss of any %s, and of %d hosts %d take chunks and %d have room for %d bytes: start more chunkservers, or add space",
+		e.Err = fmt.Errorf("a stripe must survive the loss of any %s. Of %d hosts %d take chunks and %d have room for %d bytes: start more chunkservers, or add space",
 			count(need, "host"), t.registeredHosts, len(t.hosts), hosts, req.ChunkLength)
 		return e
 	}
 	if taking > need && devices <= need {
 		e.Kind = moraine.NoSpace
 	}
-	e.Err = fmt.Errorf("a stripe must survive the loss of any %s, and of this host's %d devices %d take chunks and %d have room for %d bytes: bring them back, or add some",
+	e.Err = fmt.Errorf("a stripe must survive the loss of any %s. Of this host's %d devices %d take chunks and %d have room for %d bytes: bring devices back, or add some",
 		count(need, "device"), t.registeredDevices, taking, devices, req.ChunkLength)
 	return e
 }

@@ -43,7 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		WaitsExceeded:   limit.NewMetrics(reg, "raft"),
 		Leader:          f.Gauge("leader", "1 while this node leads and serves."),
 		LeaderChanges:   f.Counter("leader_changes_total", "Times that this node began to lead."),
-		LeaderSilent:    f.Counter("leader_silent_total", "Times that this node, a follower, gave up a leader that was silent for too long."),
+		LeaderSilent:    f.Counter("leader_silent_total", "Times that this node, as a follower, started an election because its leader was silent for too long."),
 		Applied:         f.Gauge("applied_index", "Index of the last log entry applied."),
 		Entries:         f.Counter("entries_applied_total", "Log entries applied."),
 		ApplyBatch:      f.HistogramOf("apply_batch_entries", "Log entries in one commit of the state.", counts),

@@ -20,9 +20,11 @@
 // that this node still leads. Then it waits until the state has reached the
 // commit index. View then reads a consistent snapshot.
 //
-// The parts of a Store: group (raft and the members), proposals, leadTracker (the leadership of this
-// node), readConfirmer, leaderWatch (the leader that this node follows), incarnations, gatekeeper
-// (with whom it communicates), diskWatch, machine (the state), and the files and connections below.
+// The parts of a Store are group (raft and the members), proposals, leadTracker
+// (the leadership of this node), readConfirmer, and leaderWatch (the leader
+// that this node follows). There are also incarnations, gatekeeper (which
+// servers may connect), diskWatch, machine (the state), and the files and
+// connections below.
 //
 // docs/formats/metastore.md and docs/formats/snapshot.md describe a node's files. All file access
 // goes through vfs.FS.

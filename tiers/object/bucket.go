@@ -33,7 +33,7 @@ import (
 	"github.com/morainefs/moraine/internal/objectkey"
 )
 
-// Config holds the settings of an operator.
+// Config has the settings of an operator.
 type Config struct {
 	// Bucket is the bucket's name. Prefix begins all keys, without slashes at its
 	// ends ("" for none).

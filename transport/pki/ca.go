@@ -172,7 +172,7 @@ func (ca *CA) CheckClock(now time.Time) error {
 		return nil
 	}
 	return &moraine.Error{Op: "pki.CheckClock", Ref: ca.cluster.String(), Kind: moraine.InvalidArgument,
-		Err: fmt.Errorf("authority is %w: if the clock of this machine is right, the clock was ahead when the authority was made, and `moraine cert init` must make another",
+		Err: fmt.Errorf("authority is %w: correct the clock of this machine; if it is right, make another authority with `moraine cert init`",
 			notYet(ca.cert.NotBefore, now))}
 }
 

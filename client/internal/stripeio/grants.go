@@ -12,10 +12,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// GrantKey says for which stripes a grant is valid: those of one tenant, with one scheme; a
-// zero scheme means the default for the registered hosts. In a request for tickets a zero
-// scheme means the scheme in the policy of dir (0: of the inode's directory). The pool finds
-// that out: see effective.
+// GrantKey says for which stripes a grant is valid: those of one tenant, with
+// one scheme. A zero scheme means the default for the registered hosts. In a
+// request for tickets a zero scheme means the scheme in the policy of dir (0:
+// of the inode's directory). The pool finds that out: see effective.
 type GrantKey struct {
 	Tenant uint32
 	Scheme moraine.Scheme
@@ -64,7 +64,8 @@ type placement struct {
 	protects uint32
 }
 
-// Ticket is one stripe number with its placement. One writer owns it until it is settled.
+// Ticket is one stripe number with its placement. One writer owns it until it
+// calls Settle.
 type Ticket struct {
 	placement
 	Grant  *grant
@@ -130,8 +131,8 @@ func (p *grantPool) background(fn func(context.Context)) bool {
 	return true
 }
 
-// Take returns the next stripe number for content of inode, and fetches a grant if none has
-// numbers left. The caller settles the ticket.
+// Take returns the next stripe number for content of inode, and fetches a grant
+// if none has numbers left. The caller must call Settle on the ticket.
 func (p *grantPool) Take(ctx context.Context, asked GrantKey, inode moraine.InodeID) (*Ticket, error) {
 	avoid := p.c.health.all()
 	for {
@@ -208,8 +209,8 @@ func (p *grantPool) next(q *grantQueue) *Ticket {
 	return nil
 }
 
-// drop removes a grant from its queue. The grant ends when its open tickets are settled. The
-// caller holds the mutex.
+// drop removes a grant from its queue. The grant ends when Settle was called
+// for its open tickets. The caller holds the mutex.
 func (p *grantPool) drop(q *grantQueue, g *grant) {
 	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
 	g.retired = true
@@ -241,7 +242,8 @@ func (p *grantPool) Settle(t *Ticket, committed bool) {
 	p.endIfDone(t.Grant)
 }
 
-// retire stops taking from the grant of a ticket, which is settled later.
+// retire takes no more tickets from the grant of a ticket. Its owner calls
+// Settle later.
 func (p *grantPool) retire(t *Ticket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

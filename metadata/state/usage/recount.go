@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// UsageState returns the singleton.
+// UsageState returns the state of usage counts.
 func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	s := &record.UsageState{}
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaUsage))
@@ -22,7 +22,7 @@ func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	return s, s.Decode(b)
 }
 
-// putUsageState writes the singleton.
+// putUsageState writes the state of usage counts.
 func putUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
 
 // StartCounting starts the counts of a new cluster.

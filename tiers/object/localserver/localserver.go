@@ -29,7 +29,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// Config holds the settings of an operator.
+// Config has the settings of an operator.
 type Config struct {
 	// Dir holds the objects and the keys. It is made if it is missing.
 	Dir string

@@ -1,7 +1,8 @@
-// Package ops is the table of the requests of the metadata service: what each one does, who may
-// send it and which rules it follows. The client, the leader and the state machine all read it. It
-// comes from the option (operation) of each field of MetaRequest.op in metadata.proto. One path
-// through it: Of finds the Op of a request by the type in its oneof; describe (describe.go) made
+// Package ops is the table of the requests of the metadata service: what each
+// one does, who may send it and which rules it follows. The client, the leader
+// and the state machine all read it. It comes from the option (operation) of
+// each field of MetaRequest.op in metadata.proto. One path through it: Of finds
+// the Op of a request by the type in its oneof. describe (describe.go) made
 // that Op when the process started.
 package ops
 

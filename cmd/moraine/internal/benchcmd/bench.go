@@ -114,8 +114,8 @@ and 6 chunkservers, each a process, with every sync. With --path it does the sam
 on any mounted file system.
 
 It prints a line for each figure (with --json an object): the value, the physical limit
-measured in the same run, their ratio, CPU seconds per GB (per million operations for
-ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`,
+measured in the same run, and their ratio. The line also has CPU seconds per GB (per million
+operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -22,7 +22,7 @@ func newLostCommand(env *cli.Env) *cobra.Command {
 A read of these ranges fails; reads of the rest of the file succeed. A file leaves the list
 when it is written again or removed. An evicted file also leaves it when its object is back.
 
-The cluster knows that an object is gone after a read, a job or a check found it missing:
+The cluster knows that an object is gone after a read, a job or a check found it missing.
 "moraine fsck" compares all objects with the bucket.`,
 		Args: cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {

@@ -25,7 +25,7 @@ const (
 	endpointUnknown     = "unknown"
 )
 
-// certificateStatus is that of one server.
+// certificateStatus describes the certificate of one server.
 type certificateStatus struct {
 	Role    string    `json:"role"`
 	Node    string    `json:"node"`

@@ -32,15 +32,16 @@ func newWatchCommand(env *cli.Env) *cobra.Command {
 		Use:     "watch PATH",
 		GroupID: cli.GroupFiles,
 		Short:   "Print changes below a directory, as they happen",
-		Long: `Print the changes below a directory as they happen, until it is interrupted: created, removed,
-renamed (both names below the directory) and changed (content or attributes).
+		Long: `Print the changes below a directory as they happen, until the command is interrupted. The
+events are created, removed, renamed (both names below the directory) and changed (content
+or attributes).
 
-The first line is "resync". After it nothing is missed: a program that keeps a copy of the
-directory reads the directory when it gets that line, and then follows the changes. The line
-comes again, rarely, where changes may have been missed (the service was away for long).
-A failover alone does not cause it.
+The first line is "resync". After it the command misses no change. A program that keeps a
+copy of the directory reads the directory when it gets that line, and then follows the
+changes. The line comes again, rarely, when the command may have missed changes (the service
+was away for long). A failover alone does not cause it.
 
-A removed directory is one line, without what was below it, and so is a directory that is
+A removed directory is one line, without the files below it, and so is a directory that is
 moved in. Paths are as of the moment at which the line is printed. Several changes of one
 file at about the same time may be one line.`,
 		Example: `  moraine watch moraine:///runs/llama

@@ -23,7 +23,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fsckFlags are those of `fsck`.
+// fsckFlags are the flags of `fsck`.
 type fsckFlags struct {
 	repair   bool
 	accept   bool
@@ -93,7 +93,7 @@ PATH it checks only what is below PATH, and finds no unexplained chunks.
 Without PATH, chunkservers compare each object of the object tier with its record, by a
 HEAD. The command names an object that is missing in the bucket or differs, with its file.
 Where a bucket does not answer, it says that the state of the objects is unknown. Up to
-256 objects a second and bucket are compared.
+256 objects a second are compared in each bucket.
 
 With --metadata it also checks the metadata itself: reference counts, indexes, counters and
 usage, each against a new count. This check runs here, on a backup in the directory for
@@ -101,7 +101,7 @@ temporary files (TMPDIR), and keeps the namespace in memory.
 
 Without --repair the command changes nothing. With --repair the cluster rebuilds missing and
 damaged chunks, and counts usage again where the metadata is inconsistent. It keeps
-unexplained chunks unless --accept-loss is also given: after a restore or a forced quorum
+unexplained chunks unless --accept-loss is also given. After a restore or a forced quorum
 they may be the only remains of files that the metadata does not know.
 
 The command does not read the bytes of chunks; "moraine scrub start" does that. It also

@@ -91,7 +91,7 @@ func newDrainCommand(env *cli.Env) *cobra.Command {
 		Short:   "Move all chunks off a host, so that it can be removed",
 		Long: `Move all chunks of a host to other hosts. The host continues to serve, and takes nothing
 new. It stays so until --undo, also after its chunkserver restarts. If it is dead, or
-dies meanwhile, the other hosts rebuild its chunks after the grace of repairs. If it
+dies meanwhile, the other hosts rebuild its chunks after --repair-grace. If it
 comes back, the drain continues. When it is empty, remove it with "moraine host rm HOST".
 
 --undo does not change devices that are out or draining for another reason. It names them;
@@ -138,8 +138,9 @@ func undoDrain(ctx context.Context, env *cli.Env, c *client.Client, host string)
 	return nil
 }
 
-// waitDrained returns once no stripe has a chunk on a host. Moved chunks stay on its disks
-// for the grace of deletions, so the bytes on the disks are no measure.
+// waitDrained returns once no stripe has a chunk on a host. Moved chunks stay
+// on its disks until their grace period ends, so the bytes on the disks show
+// nothing.
 func waitDrained(ctx context.Context, env *cli.Env, c *client.Client, host string) error {
 	last := ""
 	for {

@@ -57,8 +57,8 @@ and --secret-key. Several endpoints may serve one directory.
 
 The endpoint answers a PUT when the object is durable (level nvme). With --ack memory, or for
 a request with the header ` + s3.AckHeader + `: memory, it answers when the bytes are verified
-in the memory of the chunkservers, which write them to their devices at once. A request may
-ask for nvme with the same header.`,
+in the memory of the chunkservers. They write the bytes to their devices at once. A request
+may ask for nvme with the same header.`,
 		Example: `  moraine s3 moraine://host1,host2,host3/ --credentials ./s3-credentials
   moraine s3 moraine:///data --listen :9000 --cert s3.crt --key s3.key`,
 		Args: cobra.MaximumNArgs(1),

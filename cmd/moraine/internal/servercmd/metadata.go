@@ -234,8 +234,8 @@ func (o *metadataOptions) checkBootstrap() error {
 	}
 	return cli.UsageError("--data %s is not the directory of a metadata server yet. Give --bootstrap at "+
 		"the first start of a new cluster, on each server. Give --join to add a server to a running "+
-		"one. A server that lost its disk must not return as %s, as it has forgotten what it "+
-		"acknowledged: start it with --join under a new id, and run `moraine metadata replace %s "+
+		"one. A server that lost its disk must not return as %s: it has forgotten what it "+
+		"acknowledged. Start it with --join under a new id, and run `moraine metadata replace %s "+
 		"NEWID=HOST:PORT`", o.data, o.id, o.id)
 }
 
