@@ -26,7 +26,7 @@ func (ct *content) sendOff(b *batch) {
 	if !b.appended {
 		b.seal(ct.spans)
 	}
-	if b.st.Length == 0 { // all of it was overwritten, or cut
+	if b.st.Length == 0 { // all of it was overwritten, or truncated
 		b.state = batchDone
 		ct.giveBack(b)
 		<-ct.slots

@@ -93,7 +93,7 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 			_, err = c.leader().Do(transport.WithPeer(soon, peer(transport.RoleAdmin, "ops")), announce("n1"))
 			cancel()
 			require.ErrorIs(t, err, moraine.Unavailable)
-			require.Regexp(t, `[1-9]\d{3,} stripes that it has chunks of are judged, and there are more`, err)
+			require.Regexp(t, `checked [1-9]\d{3,} stripes of the host, and there are more`, err)
 			c.pass(time.Second, nodes...)
 		}
 		require.Equal(t, 4, attempts)

@@ -62,7 +62,7 @@ func TestRepairWaitsAreReported(t *testing.T) {
 			set(n.id, wire.DeviceState_DEVICE_STATE_DRAINING)
 		}
 		_, err = k.grant(1, nil)
-		require.ErrorContains(t, err, "though 6 answer: they are draining, out of service or announced to be away")
+		require.ErrorContains(t, err, "although 6 answer: they are draining, out of service or in maintenance")
 	})
 }
 

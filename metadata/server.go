@@ -249,7 +249,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 
 func outOfSpaceError() error {
 	return &moraine.Error{Kind: moraine.NoSpace,
-		Err: fmt.Errorf("the disk of this metadata server, or of most of them, is nearly full: it accepts only requests that free space (`moraine cluster status` names the disks)")}
+		Err: fmt.Errorf("the disk of this metadata server, or of most of them, is nearly full: only requests that free space succeed (`moraine cluster status` names the disks)")}
 }
 
 // checkIncarnation refuses a session of another incarnation than this leader's. A session of a

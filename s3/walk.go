@@ -26,7 +26,7 @@ type walker struct {
 	bucket string
 	prefix string
 	after  string // keys up to here are left out
-	fold   bool   // a directory is one item, its key, and is not entered
+	fold   bool   // a directory is one item, under its key; the walk does not enter it
 	yield  func(item) bool
 }
 

@@ -310,7 +310,7 @@ func (s servers) atMemory(ctx context.Context, before tierCounts) (share float64
 		}
 	}
 	if share < minAtMemory {
-		err = fmt.Errorf("bench: only %.0f%% of the chunks were acknowledged at level memory: the others exceeded the limit of dirty memory, and the figure would be that of the devices; write less, or give the chunkservers more memory", 100*share)
+		err = fmt.Errorf("bench: only %.0f%% of the chunks were acknowledged at level memory: the others exceeded the limit of dirty memory. Write less, or give the chunkservers more memory", 100*share)
 	}
 	return share, err
 }

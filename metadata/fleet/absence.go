@@ -141,7 +141,7 @@ func (k *absences) othersWorking(host string, others []string) (map[uint32]bool,
 	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
 	if len(unheard) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("this metadata server began to lead a moment ago and has received nothing from %s yet, which may be down: try again in a moment, or give --force", strings.Join(unheard, ", "))}
+			Err: fmt.Errorf("this metadata server began to lead a moment ago, and %s may be down: it has received no heartbeat yet. Try again in a moment, or give --force", strings.Join(unheard, ", "))}
 	}
 	return works, nil
 }

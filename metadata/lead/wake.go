@@ -28,10 +28,10 @@ func (s Signal) Fire() {
 	s.s.ch = make(chan struct{})
 }
 
-// Poke wakes one worker. Several pokes during its work count as one.
+// Poke is a wake-up call for one worker. Several calls of Set during its work count as one.
 type Poke chan struct{}
 
-// NewPoke returns a poke that is not set.
+// NewPoke returns a Poke for which Set was not called yet.
 func NewPoke() Poke { return make(Poke, 1) }
 
 // Set wakes the worker; it never blocks.

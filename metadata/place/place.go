@@ -187,7 +187,7 @@ func (t *Topology) noDevice(req Request) error {
 		e := &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.Unavailable,
 			Err: fmt.Errorf("none of %d hosts takes chunks now: start chunkservers", t.registeredHosts)}
 		if t.refusing > 0 {
-			e.Err = fmt.Errorf("none of %d hosts takes chunks now, although %d answer: they are draining, out of service or in maintenance (`moraine host ls`): take one in again, or start other chunkservers",
+			e.Err = fmt.Errorf("none of %d hosts takes chunks now, although %d answer: they are draining, out of service or in maintenance (`moraine host ls`). Take one in again, or start other chunkservers",
 				t.registeredHosts, t.refusing)
 		}
 		return e

@@ -104,7 +104,7 @@ func TestLeastProtection(t *testing.T) {
 func TestErrorsSayWhatToDo(t *testing.T) {
 	req := place.Request{Stripe: 1, Scheme: scheme(t, "4+2"), ChunkLength: 4 << 20}
 	_, err := place.Place(place.NewTopology(kill(cluster(6, 1), 5)), req)
-	require.EqualError(t, err, "place: 1: unavailable: a stripe must survive the loss of any 1 host, and of 6 hosts 1 take chunks and 1 have room for 4194304 bytes: start more chunkservers, or add space")
+	require.EqualError(t, err, "place: 1: unavailable: a stripe must survive the loss of any 1 host. Of 6 hosts 1 take chunks and 1 have room for 4194304 bytes: start more chunkservers, or add space")
 
 	full := cluster(6, 1)
 	for i := range full {

@@ -160,7 +160,7 @@ func (c *Config) validate() error {
 	case c.MaxAppendEntries < 1 || c.MaxAppendEntries > 1024:
 		return fmt.Errorf("max append entries is %d, but must be 1 to 1024", c.MaxAppendEntries)
 	case c.HeartbeatTimeout < 10*time.Millisecond || c.ElectionTimeout < c.HeartbeatTimeout || c.LeaderLease > c.HeartbeatTimeout:
-		return fmt.Errorf("heartbeat timeout %v, election timeout %v, leader lease %v: the heartbeat timeout must be at least 10ms, the election timeout no shorter than it, the lease no longer",
+		return fmt.Errorf("heartbeat timeout %v, election timeout %v, leader lease %v: use a heartbeat timeout of 10ms or more, no shorter election timeout, and no longer lease",
 			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease)
 	case c.SegmentBytes < 64<<10 || c.SegmentBytes > 1<<30:
 		return fmt.Errorf("log segments have %d bytes, but must have 64 KiB to 1 GiB", c.SegmentBytes)

@@ -141,8 +141,8 @@ func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
 func outlived(node string, own, newer moraine.Incarnation, who string) error {
 	return &moraine.Error{Op: "raftstore", Ref: node, Kind: moraine.Fenced, Err: fmt.Errorf(
 		"%s says that the metadata is at incarnation %d, and this --data is of %d: `moraine metadata force-quorum` or `restore` began %[2]d without it. "+
-			"This --data cannot take part again. Put it aside until nobody misses what is in it. Start a server in its place on an empty --data, with --join, "+
-			"under an id that was never used (say %[4]sb), and name the current servers in --peers. Then run `moraine metadata add %[4]sb=HOST:PORT`. "+
-			"If %[2]d was begun by mistake, or a backup was restored with too low an --after-incarnation, "+
-			"stop the servers of the unwanted incarnation, and begin again with --after-incarnation %[2]d", who, newer, own, node)}
+			"This --data cannot take part again. Put it aside until nobody misses what is in it. Start a server in its place with --join, on an empty --data, "+
+			"under an id that was never used (say %[4]sb). Name the current servers in --peers. Then run `moraine metadata add %[4]sb=HOST:PORT`. "+
+			"Was %[2]d begun by mistake, or a backup restored with too low an --after-incarnation? "+
+			"Then stop the servers of the unwanted incarnation, and begin again with --after-incarnation %[2]d", who, newer, own, node)}
 }

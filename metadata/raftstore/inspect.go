@@ -37,7 +37,7 @@ type EntryInfo struct {
 }
 
 // InspectLog calls fn with each entry of the log in the node directory dir, in
-// order, without changing anything. The node should not run. Damaged parts are
+// order, without changing anything. Stop the node first. Damaged parts are
 // reported with their place, and inspection continues at the next readable
 // part. An append with a wrong checksum is damaged as a whole. An error of fn
 // ends the inspection.

@@ -15,7 +15,7 @@ import (
 const hugePage = 2 << 20
 
 // errNotMemory means that the file system at a path is on a disk.
-var errNotMemory = errors.New("pages at the path would be written to a disk: name a directory of hugetlbfs, of tmpfs or of a file system mounted with dax, or a DAX device")
+var errNotMemory = errors.New("the kernel would write pages at the path to a disk: name a directory of hugetlbfs, of tmpfs or of a DAX file system, or a DAX device")
 
 // mapPath maps at most size bytes of a DAX device, or of a file without a name in a
 // directory. Its contents are worthless after the process ends: chunks in memory

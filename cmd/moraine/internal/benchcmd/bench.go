@@ -146,9 +146,9 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 	f.IntVar(&o.sessions, "sessions", 1000, "number of sessions that bench leases opens")
 	f.IntVar(&o.leases, "leases", 1000, "number of leases that each of these sessions takes")
 	f.Float64Var(&o.seconds, "seconds", 5, "how long small operations run")
-	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, in this "+
-		"order: kill (the process ends), stop (it hangs, with its connections open), vanish (its host "+
-		"leaves the network; each metadata server then has its own network namespace, which needs root)")
+	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what bench failover does to leaders, in "+
+		"this order: kill (the process ends), stop (it hangs, with its connections open), vanish (its "+
+		"host leaves the network, which needs root)")
 	f.StringVar(&o.scheme, "scheme", "4+2", "scheme of the data that bench rebuild repairs: K+M, or xN "+
 		"for copies")
 	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild without a foreground load")

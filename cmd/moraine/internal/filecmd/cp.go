@@ -53,8 +53,8 @@ symbolic links stay links, and the clone appears when it is complete.`,
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all their "+
 		"contents")
 	cmd.Flags().StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
-	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which "+
-		"is faster but is lost if more hosts fail at once than the scheme survives")
+	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme or memory (faster; "+
+		"lost if more hosts fail at once than the scheme survives)")
 	return cmd
 }
 

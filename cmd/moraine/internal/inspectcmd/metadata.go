@@ -68,8 +68,9 @@ func newInspectLogCommand(env *cli.Env) *cobra.Command {
 		Use:   "log DIR",
 		Short: "List the entries of a metadata server's log",
 		Long: `List the entries of the log in a metadata server's --data, with the commands in each. The
-command shows why an entry is damaged, and continues with the rest. The server should not
-run. Exit code 1 when anything is damaged.`,
+command shows why an entry is damaged, and continues with the rest. Stop the server first.
+
+Exit code 1 when anything is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			shown, damaged := 0, 0

@@ -83,8 +83,8 @@ If you do not know the number, give one that is surely not below it; there are 2
 			}
 			if !cmd.Flags().Changed(afterFlag) {
 				return cli.UsageError("--after-incarnation is needed: the highest number that an "+
-					"incarnation of this cluster ever had. The backup is of %d: give that only if the "+
-					"metadata was never restored or forced since, also not from this backup", info.Incarnation)
+					"incarnation of this cluster ever had. The backup is of %d: give that only if "+
+					"nobody restored any backup, or forced a quorum, since", info.Incarnation)
 			}
 			begin, err := metadata.NextIncarnation(max(moraine.Incarnation(after), moraine.Incarnation(info.Incarnation)), rand.Reader)
 			if err != nil {

@@ -90,8 +90,8 @@ mode, owner and group decide, as on a local disk.`,
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
 		"not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
-	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster "+
-		"but is lost if more hosts fail at once than the scheme survives")
+	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme or memory (faster; lost if "+
+		"more hosts fail at once than the scheme survives)")
 	f.StringVar(&o.LogFile, "log-file", "", "log file of the background process (default: in "+
 		"/run/moraine or the user's runtime directory)")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")

@@ -90,8 +90,7 @@ may ask for nvme with the same header.`,
 	f.StringVar(&o.service.Region, "region", s3.DefaultRegion, "region that clients must name")
 	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse every request that changes something")
 	f.StringVar(&o.ack, "ack", "nvme", "level that a PUT waits for, unless the request names one: "+
-		"nvme, or memory, which is faster but is lost if more hosts fail at once than the scheme "+
-		"survives")
+		"nvme or memory (faster; lost if more hosts fail at once than the scheme survives)")
 	f.DurationVar(&o.service.HeaderTimeout, "header-timeout", 30*time.Second, "how long a client may "+
 		"take to send the headers of a request")
 	f.DurationVar(&o.service.StallTimeout, "stall-timeout", 2*time.Minute, "how long a client may make "+
