@@ -174,8 +174,9 @@ func (s *Server) wantedSecret() []byte {
 	return want
 }
 
-// giveSecret adds the secret to the answer to a beat that requests it. Only metadata servers get
-// it, and only if the leader accepts them.
+// giveSecret adds the secret to the answer to a beat (Group.JudgeBeat) that
+// requests it. Only metadata servers get it, and only if the leader accepts
+// them.
 func (s *Server) giveSecret(c *lead.Call, reply *wire.MemberBeatReply) {
 	want := c.Req.GetMemberBeat().GetWantSecret()
 	if len(want) == 0 || reply.Refused != "" || c.Caller.Role != string(transport.RoleMetadata) || !s.secrets.has(want) {

@@ -2,10 +2,11 @@
 // members of the Raft group, and what each reports about itself. It decides
 // which may be added, get a vote, or be removed.
 //
-// A new server sends a beat each second. Group.JudgeBeat decides whether it may take part, and
-// records its report. An administrator adds it (AddMember) as a member without a vote. TendMembers,
-// a part of each tick, gives it a vote once it has caught up. A Group lives as long as one
-// leadership; the member list itself is in the log.
+// A new server sends a beat, a report about itself, each second.
+// Group.JudgeBeat decides whether it may take part, and records its report. An
+// administrator adds it (AddMember) as a member without a vote. TendMembers, a
+// part of each tick, gives it a vote once it has caught up. A Group lives as
+// long as one leadership; the member list itself is in the log.
 package members
 
 import (

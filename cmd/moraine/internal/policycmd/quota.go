@@ -88,8 +88,8 @@ quota below the current use nothing can grow until enough is removed.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&capacity, "capacity", "", "most bytes below the directory: 10TiB, none")
-	cmd.Flags().StringVar(&inodes, "inodes", "", "most files, directories and links below it: 1000000, "+
+	cmd.Flags().StringVar(&capacity, "capacity", "", "largest number of bytes below the directory: 10TiB, none")
+	cmd.Flags().StringVar(&inodes, "inodes", "", "largest number of files, directories and links below it: 1000000, "+
 		"none")
 	return cmd
 }
