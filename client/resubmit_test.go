@@ -145,7 +145,7 @@ func TestResubmitEnds(t *testing.T) {
 				count := beforeCommits(c, func(_ int, op *wire.Commit) { c.loseMemory(devicesOf(op)[:1]) })
 				err := save(c, cl, "/f", bytesOf(3, 200_000)) // one stripe, and one commit at a time
 				require.Equal(t, moraine.IOError, moraine.KindOf(err), "%v", err)
-				require.ErrorContains(t, err, "put 4 times")
+				require.ErrorContains(t, err, "wrote the bytes 4 times")
 				require.NotErrorIs(t, err, moraine.Stale)
 				require.Equal(t, 4, count())
 				requireNothing(t, c, cl, "/f")

@@ -11,11 +11,13 @@
 // each mmap begins with none.
 //
 // One path through it: an application's write becomes a request of up to 1 MiB
-// (file.go). The mount copies it into the file's client.Handle, which makes stripes
-// of successive writes. fsync and close are requests too, and return when the
-// handle has committed, with the first error since the last report. The number of a
-// FUSE node is the inode's number, so there is no table of nodes: the mount
-// remembers only the open files (table.go).
+// (file.go). The mount copies it into the file's client.Handle, which makes
+// stripes of successive writes. fsync and close are requests too, and return
+// when the handle has committed, with the first error since the last report. A
+// read takes memory for its answer, which readReply.Done returns after the
+// kernel has the bytes (file.go). The number of a FUSE node is the inode's
+// number, so there is no table of nodes: the mount remembers only the open
+// files (table.go).
 package fuse
 
 import (

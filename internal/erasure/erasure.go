@@ -91,7 +91,7 @@ func (c *Coder) checkEncode(data, parity [][]byte) error {
 	for _, set := range [2][][]byte{data, parity} {
 		for _, s := range set {
 			if len(s) != len(data[0]) {
-				return bad("slices of %d and %d bytes", len(data[0]), len(s))
+				return bad("slices differ in length: %d and %d bytes", len(data[0]), len(s))
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func (c *Coder) checkReconstruct(have, want [][]byte) (int, error) {
 	}
 	n := c.scheme.Chunks()
 	if len(have) != n || len(want) != n {
-		return fail(moraine.InvalidArgument, "got %d and %d slices", len(have), len(want))
+		return fail(moraine.InvalidArgument, "got %d and %d slices, want %d of each", len(have), len(want), n)
 	}
 	size, present := 0, 0
 	for _, s := range have {
@@ -175,7 +175,7 @@ func (c *Coder) checkReconstruct(have, want [][]byte) (int, error) {
 			size = len(s)
 		}
 		if len(s) == 0 || len(s) != size {
-			return fail(moraine.InvalidArgument, "slices of %d and %d bytes", size, len(s))
+			return fail(moraine.InvalidArgument, "slices differ in length: %d and %d bytes", size, len(s))
 		}
 	}
 	if present < int(c.scheme.K) {
@@ -183,7 +183,7 @@ func (c *Coder) checkReconstruct(have, want [][]byte) (int, error) {
 	}
 	for _, s := range want {
 		if s != nil && len(s) != size {
-			return fail(moraine.InvalidArgument, "slices of %d and %d bytes", size, len(s))
+			return fail(moraine.InvalidArgument, "slices differ in length: %d and %d bytes", size, len(s))
 		}
 	}
 	return size, nil

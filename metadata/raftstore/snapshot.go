@@ -49,7 +49,8 @@ type snapshotStore struct {
 	mu    sync.Mutex
 	snaps []*snapshot // newest first
 	next  uint64      // number of the next snapshot made here
-	// held has the end of the hold for each snapshot that was read; zero while it is being read.
+	// held has the time until which the log is kept for each snapshot that was
+	// read; zero while it is being read.
 	held map[*snapshot]time.Time
 }
 

@@ -216,7 +216,8 @@ func (e *exclusive) wantedBack(dir uint64) {
 	e.giveBack(h)
 }
 
-// giveBack ends a hold, after its files are sent. The caller holds the mutex.
+// giveBack ends an exclusive lease, after its files are sent. The caller holds
+// the mutex.
 func (e *exclusive) giveBack(h *hold) {
 	h.back = true
 	e.kick(h)

@@ -140,7 +140,7 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *S
 	return true
 }
 
-// add records a hold. The caller holds the mutex.
+// add records an exclusive lease. The caller holds the mutex.
 func (e *exclusive) add(dir uint64, s *Session, epoch uint64, r *wire.HoldReply) *hold {
 	h := &hold{dir: dir, session: s, epoch: epoch, used: e.cache.clock.Now(), names: map[string]*Made{},
 		squash: r.GetSquash(), tenant: r.GetDirectory().GetTenant(), parent: r.GetDirectory().GetParent(), since: r.GetSince()}

@@ -73,8 +73,8 @@ func (h *hold) next() []*Made {
 	return h.queue[:n:n]
 }
 
-// send makes one request of the creates of a batch, each with its first content if any, and of
-// the end of the hold.
+// send makes one request of the creates of a batch, each with its first content
+// if any, and of the end of the exclusive lease.
 func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) (replies []*wire.MetaResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.meta.patience)
 	defer cancel()
@@ -180,8 +180,9 @@ func (e *exclusive) answered(h *hold, m *Made) {
 	switch {
 	case l == nil:
 	case m.Err == nil && !h.back && h.session.Id == c.standing.session && e.trusted(h):
-		// No other client can have changed it. If the request also ended the hold, another client
-		// may have changed it, and the recall may have arrived before this answer.
+		// No other client can have changed it. If the request also ended the
+		// exclusive lease, another client may have changed it, and the recall may
+		// have arrived before this answer.
 		l.know(c, name, id)
 	default:
 		c.dropEntry(l, name)
