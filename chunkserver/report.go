@@ -82,8 +82,8 @@ func (r *reporter) rest(ctx context.Context, pause time.Duration) bool {
 }
 
 // askReport makes a device begin a report at once, since the leader lacks one.
-// passes is how many had ended when the leader answered. One that has ended since,
-// or is running, may be the one that it lacks.
+// passes is how many had ended when the leader answered. A pass that has ended
+// since, or still runs, may already be that report.
 func (d *device) askReport(passes uint64) {
 	if d.reporting.Load() || d.passes.Load() != passes {
 		return

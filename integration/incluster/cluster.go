@@ -1,9 +1,9 @@
-// Package incluster is a whole cluster inside one process: real metadata servers
-// over real replicated logs, real chunkservers with their devices and movers, and
-// clients. Only the network (transport/memnet) and the disks (vfs.Mem) are
-// simulated. So a test can cut the power of any nodes, or of all at one moment, and
-// exactly the synced data survives. It runs under testing/synctest, where elections
-// and timeouts cost no time, and without.
+// Package incluster is a whole cluster inside one process: real metadata
+// servers over real replicated logs, real chunkservers with their devices and
+// movers, and clients. Only the network (transport/memnet) and the disks
+// (vfs.Mem) are simulated. So a test can cut the power of any nodes, or of all
+// at one moment, and exactly the synced data survives. It runs with or without
+// testing/synctest, under which elections and timeouts cost no time.
 //
 // It is no model of a cluster: every part is the shipped one, wired as the commands
 // wire it. It does not imitate bandwidth or slow disks. Tests that need a cluster

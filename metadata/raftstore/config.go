@@ -86,7 +86,8 @@ type Peer struct {
 	ID string
 	// Address is where other nodes connect to it, in the form of Stream.Dial.
 	Address string
-	// Client are its addresses for clients; NotLeader errors have the leader's.
+	// Client has its addresses for clients. NotLeader errors name those of the
+	// leader.
 	Client []string
 }
 

@@ -237,9 +237,10 @@ func (l *raftLog) check(entry *raft.Log) error {
 	return err
 }
 
-// endGhosts is called before entries are appended from index on. Raft's view of the log is right
-// after that. A node that was elected with ghosts would leave a gap, and ends; after a restart its
-// view is right too.
+// endGhosts is called before entries are appended from index on. Raft's view of
+// the log is right after that. A node that was elected while raft believes in
+// missing entries would leave a gap, and ends. After a restart its view is
+// right too.
 func (l *raftLog) endGhosts(index uint64) error {
 	if l.ghosts.Load() == 0 {
 		return nil

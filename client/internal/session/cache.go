@@ -34,8 +34,8 @@ type cache struct {
 	attrs    map[uint64]cachedAttr
 	items    int
 	aside    map[uint64]int // number of running requests that name the inode
-	// back are the leases to return. returning are those whose return the service has not
-	// confirmed yet: the cache stores nothing under them.
+	// back are the leases to return. returning are the leases whose return the
+	// service has not confirmed yet: the cache stores nothing under them.
 	back      []uint64
 	returning map[uint64]struct{}
 	returns   uint64 // number of the last request that returned leases

@@ -83,7 +83,7 @@ func FindPackable(v *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err 
 	if err != nil {
 		return p, false, err
 	}
-	beside, err := layout.LevelBeside(v, i) // an object may also have all of it, and continues to
+	beside, err := layout.LevelBeside(v, i) // an object may also have the whole file, before and after
 	if err != nil {
 		return p, false, err
 	}
