@@ -130,6 +130,6 @@ func overQuota(at moraine.InodeID, growth int64, left uint64, q *wire.Usage) err
 			Err: fmt.Errorf("%d more bytes do not fit: the quotas of the directories above leave %d", growth, left)}
 	}
 	return &moraine.Error{Op: "quota", Ref: q.Path, Kind: moraine.QuotaExceeded,
-		Err: fmt.Errorf("%d more bytes do not fit below %s: it has %d, and its quota is %d: remove files there, or ask an administrator to raise the quota",
+		Err: fmt.Errorf("%d more bytes do not fit below %s: it has %d, and its quota is %d: remove files there, or have an administrator raise it",
 			growth, q.Path, q.Bytes, q.QuotaBytes)}
 }

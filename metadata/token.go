@@ -136,7 +136,7 @@ func (g *keyring) rotateKey(ctx context.Context) error {
 func (g *keyring) secret(lost bool) (*secret, error) {
 	keeper := g.secrets
 	if lost {
-		g.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
+		g.Log.Error("no metadata server that answered has the secret of the newest signing key: making a new key. "+
 			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, do nothing else",
 			"file", SecretFile, "held", keeper.held.Load() != nil)
 	}
@@ -150,7 +150,7 @@ func (g *keyring) secret(lost bool) (*secret, error) {
 	if err := keeper.keep(drawn); err != nil {
 		return nil, err
 	}
-	g.Log.Info("drew the cluster secret")
+	g.Log.Info("made a new cluster secret")
 	return &drawn, nil
 }
 

@@ -60,8 +60,8 @@ func TestCoverage(t *testing.T) {
 		"nothing":    {[]slice{at(0, g, []int64{0, 0}, []int64{0, 4})}, `[0:8, 0:4] is in no part (slices came from no rank)`},
 		"overlap":    {[]slice{at(0, g, []int64{0, 0}, []int64{5, 4}), at(1, g, []int64{4, 0}, []int64{4, 4})}, `[0:5, 0:4] of rank 0 overlaps [4:8, 0:4] of rank 1`},
 		"inside":     {[]slice{at(0, g, []int64{0, 0}, g), at(1, g, []int64{1, 1}, []int64{1, 1})}, `overlaps [1:2, 1:2] of rank 1`},
-		"other type": {[]slice{at(0, g, []int64{0, 0}, []int64{4, 4}), bf16}, `rank 0 says F32 [8 4], rank 2 says BF16 [8 4]`},
-		"other size": {[]slice{at(0, g, []int64{0, 0}, []int64{4, 4}), at(1, []int64{9, 4}, []int64{4, 0}, []int64{5, 4})}, `rank 0 says F32 [8 4], rank 1 says F32 [9 4]`},
+		"other type": {[]slice{at(0, g, []int64{0, 0}, []int64{4, 4}), bf16}, `rank 0 declares F32 [8 4], rank 2 declares BF16 [8 4]`},
+		"other size": {[]slice{at(0, g, []int64{0, 0}, []int64{4, 4}), at(1, []int64{9, 4}, []int64{4, 0}, []int64{5, 4})}, `rank 0 declares F32 [8 4], rank 1 declares F32 [9 4]`},
 	} {
 		_, err := coverageOf(c.list)
 		if c.want == "" {
