@@ -14,6 +14,7 @@ import (
 // onto one with space for half. Each ends with one line that says so, and leaves no
 // file. With enough space the same command works.
 func TestBackupToAFullDisk(t *testing.T) {
+	t.Parallel()
 	disk := filepath.Join(t.TempDir(), "backups")
 	smallDisk(t, disk, 64<<20)
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})

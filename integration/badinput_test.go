@@ -174,6 +174,7 @@ func foreignDir(t *testing.T) string {
 // TestServersRefuseBadInput starts servers with every kind of mistake. Then the
 // servers whose directories were used start again, and nothing is lost.
 func TestServersRefuseBadInput(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///kept")
@@ -258,6 +259,7 @@ func TestServersRefuseBadInput(t *testing.T) {
 // TestCommandsRefuseBadInput uses a cluster with every kind of mistake, from the
 // command line.
 func TestCommandsRefuseBadInput(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///file")

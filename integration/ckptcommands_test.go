@@ -63,6 +63,7 @@ func rot(t *testing.T, c *devcluster.Cluster, data []byte) {
 // `ckpt show` and `ckpt rm --force` when the latest checkpoint is damaged on its
 // disks.
 func TestCheckpointCommands(t *testing.T) {
+	t.Parallel()
 	rng := random(seed(t))
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)

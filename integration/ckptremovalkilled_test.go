@@ -100,6 +100,7 @@ func (r *removals) rankDies(old, next uint64, remove func(ctx context.Context, c
 // the objects of a checkpoint one after the other: the checkpoint is whole or gone, and S3, the
 // list and the directories agree.
 func TestAGatewayThatDiesDuringARemoval(t *testing.T) {
+	t.Parallel()
 	seed := testseed.First(t)
 	rng := rand.New(rand.NewPCG(seed, 11))
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})

@@ -191,6 +191,7 @@ func permissionsAreCopied(t *testing.T, env []string) {
 // The interface for scripts: exit codes, and JSON with stable keys, while the
 // cluster is whole, while it is degraded, and when it does not answer.
 func TestWhatScriptsSee(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

@@ -37,6 +37,7 @@ func randomFile(t *testing.T, rng *rand.Rand, n int) (path string, content []byt
 // restarts and serves no damaged byte, reads rebuild the chunks, and the chunks are
 // repaired.
 func TestCorruptSegment(t *testing.T) {
+	t.Parallel()
 	s := seed(t)
 	rng := random(s)
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 4, MetadataArgs: []string{"--grace", "1s"}})
@@ -110,6 +111,7 @@ func smallDisk(t *testing.T, dir string, n int64) {
 // before it is full, acknowledged data is there, files can be removed, and their
 // space returns to the file system.
 func TestFullDevice(t *testing.T) {
+	t.Parallel()
 	testseed.OnlyLong(t) // it waits for the patience of a write to end
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "n1"), 256<<20)
@@ -174,6 +176,7 @@ func freeBytes(t *testing.T, dir string) uint64 {
 // requests that would grow the namespace, but not those that shrink it. With free
 // space, all requests work again.
 func TestFullMetadataDisk(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "m1"), 512<<20)
 	c := startProcsIn(t, dir, devcluster.Config{Metadata: 1, Chunkservers: 1})
@@ -208,6 +211,7 @@ func TestFullMetadataDisk(t *testing.T) {
 // removals, and report whose disks are full. With free space they work as before.
 // Without a free byte and without a ballast they end, and say what to do.
 func TestAllMetadataDisksFull(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster")
 	for _, m := range []string{"m1", "m2", "m3"} {
 		smallDisk(t, filepath.Join(dir, m), 768<<20)

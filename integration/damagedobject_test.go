@@ -31,6 +31,7 @@ func damageRecord(t *testing.T, bucket *devcluster.Node, key string) {
 // objects any more. It says so when it starts; `fsck`, `cluster status` and `cluster lost` name
 // the objects; a flush puts the copy there again, where before it failed for ever.
 func TestADamagedRecordIsReportedAndReplaced(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
 	b, bucket := bucketOf(t, c)

@@ -84,6 +84,7 @@ func (r *reloading) opens(dir string) (n int) {
 // one to another running host. Nothing is restarted, a dropped device has no open
 // file, and the bytes are readable at each step.
 func TestDisksOfRunningProcesses(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

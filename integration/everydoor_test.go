@@ -77,6 +77,7 @@ const unseen = "sekrit"
 // caller without a certificate or key gets nothing there except what the row
 // allows.
 func TestIntruderAtEveryDoor(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"crc", "secure"}[:rounds(1, 2)] {
 		c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, S3: true, ObjectServer: true, Mode: mode})
 		works(t, settingsFor(c), "cluster", "status", "--wait", "1m")

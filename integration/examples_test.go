@@ -14,6 +14,7 @@ import (
 // TestExamplesRun builds the programs in examples/ and runs each against a cluster,
 // as a reader would.
 func TestExamplesRun(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	for name, says := range map[string][]string{
 		"checkpoint": {"rank 3 saved step", "rank 2 restored 400 rows"},
@@ -21,7 +22,10 @@ func TestExamplesRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), name)
-			out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/morainefs/moraine/examples/"+name).CombinedOutput()
+			// As devcluster.Build does, so that both use the same compiled packages.
+			build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/morainefs/moraine/examples/"+name)
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			out, err := build.CombinedOutput()
 			require.NoError(t, err, string(out))
 			cmd := exec.CommandContext(t.Context(), program)
 			cmd.Env = append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(), "MORAINE_CERTS="+c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE="+c.Mode())

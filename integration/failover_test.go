@@ -21,6 +21,7 @@ import (
 // are exclusive and renames move a name that exists once, so a second execution
 // would fail with Exists or NotFound.
 func TestFailoverLosesNothing(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	loseLeaders(t, c, (*devcluster.Node).Kill, (*devcluster.Node).Start)
 }
@@ -28,6 +29,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 // TestFailoverOfAHostThatVanishes is the same for a leader that runs on while its
 // host is cut off the network: no connection breaks, and no caller is refused.
 func TestFailoverOfAHostThatVanishes(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: -1, OwnHosts: true})
 	loseLeaders(t, c, (*devcluster.Node).Vanish, (*devcluster.Node).Appear)
 }

@@ -20,6 +20,7 @@ import (
 // TestNoQuorum: while two of three metadata servers are dead every command ends
 // with a clear error. When they are back everything works.
 func TestNoQuorum(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///kept")
@@ -87,6 +88,7 @@ func lookWithoutLeader(t *testing.T, c *devcluster.Cluster, env []string) {
 
 // TestInterruptedCopies sends Ctrl-C to copies that cannot continue, in and out.
 func TestInterruptedCopies(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	dir := t.TempDir()
@@ -137,6 +139,7 @@ func TestInterruptedCopies(t *testing.T) {
 // TestDevClusterLeavesNoProcess ends a dev-cluster by Ctrl-C and by SIGKILL. A
 // second one on its directory is refused meanwhile.
 func TestDevClusterLeavesNoProcess(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster")
 	args := []string{"dev-cluster", "--json", "--mode", "crc", "--dir", dir, "--metadata", "1", "--chunkservers", "1"}
 	for _, sig := range []os.Signal{os.Interrupt, os.Kill} {

@@ -24,6 +24,7 @@ import (
 // writer. Acknowledged files are there, byte for byte. Unacknowledged ones are
 // there whole or not at all.
 func TestKillAnyProcessWhileWriting(t *testing.T) {
+	t.Parallel()
 	s := seed(t)
 	rng := random(s)
 	c := startProcs(t, devcluster.Config{MetadataArgs: []string{"--grace", "5s"}})

@@ -68,6 +68,7 @@ func pattern(n, seed int) []byte {
 // is removed. fsck finds it by itself, and reports a bucket that does not answer as
 // unknown.
 func TestAnObjectThatIsGoneIsReported(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
@@ -131,6 +132,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 // The lost object is only a copy of a file with stripes: the status is degraded, no
 // file is lost, and another flush uploads it again.
 func TestACopyThatIsGoneIsFlushedAgain(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
 	b, _ := bucketOf(t, c)

@@ -73,7 +73,8 @@ func TestMain(m *testing.M) {
 }
 
 // startProcs starts a cluster of processes that ends with the test. If the test
-// failed, it shows the ends of the logs.
+// failed, it shows the ends of the logs. Such a test mostly waits, for elections,
+// leases and processes, so it runs in parallel with others of its kind.
 func startProcs(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	return startProcsIn(t, filepath.Join(t.TempDir(), "cluster"), cfg)

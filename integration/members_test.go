@@ -66,6 +66,7 @@ func connectVia(t *testing.T, c *devcluster.Cluster, address string) *client.Cli
 // chunkservers that got those of the first three, follow. A server that lost its
 // disk does not return under its old id.
 func TestAllMetadataServersAreReplaced(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	cl := connectVia(t, c, c.Node("m2").Address)
 	made := 0

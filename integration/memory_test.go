@@ -21,6 +21,7 @@ import (
 // byte. With all killed each file is either complete or lost, by name and range,
 // and its reads fail.
 func TestMemoryLevelOverProcesses(t *testing.T) {
+	t.Parallel()
 	s := seed(t)
 	rng := random(s)
 	c := startProcs(t, devcluster.Config{Chunkservers: 6})

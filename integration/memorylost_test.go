@@ -157,6 +157,7 @@ func (h *heldCluster) kill(count int) []*devcluster.Node {
 // of the lost ranges. Durable files beside it are whole, and so is the file once it
 // is written again.
 func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
+	t.Parallel()
 	h := startHeld(t)
 	m := mountCluster(t, h.Cluster)
 	neighbour := h.save("neighbour", 1)

@@ -41,6 +41,7 @@ func slowDisks(t *testing.T, dir string, names ...string) map[string]*slowdisk.D
 // since are there, once each. When the disk answers again the server is restarted
 // and takes part: without it the last of the others has no majority.
 func TestMetadataDiskThatHangs(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster")
 	disks := slowDisks(t, dir, "m1", "m2", "m3")
 	c := startProcsIn(t, dir, devcluster.Config{Chunkservers: -1})

@@ -94,6 +94,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // TestServersServeTheirMetrics scrapes real servers that have done some work. All
 // served metrics are documented correctly, and none of their parts is missing.
 func TestServersServeTheirMetrics(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	cl := connect(t, c, client.Config{})
 	f, err := cl.Create(t.Context(), "/file", client.CreateOptions{})

@@ -102,6 +102,7 @@ func (m *mountProc) kill(t *testing.T) {
 // The metadata leader is killed repeatedly while tar unpacks onto a mount. tar
 // succeeds, and the unpacked files equal the packed ones.
 func TestMountSurvivesLeaderKill(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 3})
 	m := mountCluster(t, c)
 	session := connect(t, c, client.Config{})
@@ -173,6 +174,7 @@ func countFiles(t *testing.T, c *client.Client) (n int) {
 // A killed mount loses nothing that was synced or closed. Every call on the dead
 // mount returns an error that says so, and both commands remove it.
 func TestKilledMountLosesNothingSynced(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
 	r := random(seed(t))
@@ -213,6 +215,7 @@ func TestKilledMountLosesNothingSynced(t *testing.T) {
 // The commands say what is wrong, and what to do. A process that a signal ends
 // commits the written bytes.
 func TestMountCommands(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	m := mountCluster(t, c)
 	out, err := m.moraine("mount", "moraine:///", m.dir)

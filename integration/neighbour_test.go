@@ -113,6 +113,7 @@ func readers(t *testing.T, cl *client.Client, path string, n int, length int64, 
 // the limits. They are limits, not expected figures: on a busy machine it does
 // less. If it did as much as allowed, some requests were delayed.
 func TestChunkserverKeepsToItsLimits(t *testing.T) {
+	t.Parallel()
 	const (
 		cpus      = 0.1
 		bandwidth = 24 << 20
@@ -200,6 +201,7 @@ func moved(t *testing.T, n *devcluster.Node) (bytes float64) {
 // a period: the bytes that its mover reads from it, and sends to the bucket, stay
 // within them too.
 func TestFlushKeepsToTheLimits(t *testing.T) {
+	t.Parallel()
 	const (
 		cpus      = 0.1
 		bandwidth = 12 << 20

@@ -24,6 +24,7 @@ import (
 // another host, method or key. Even with its keys no caller reads what lies beside
 // its objects.
 func TestIntruderAtTheLocalBucket(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, S3: true})
 	b, node := bucketOf(t, c)
 	keys, err := object.LoadKeys(node.KeysFile())

@@ -33,6 +33,7 @@ func bucketOf(t *testing.T, c *devcluster.Cluster) (*object.Bucket, *devcluster.
 // TestLocalBucketKeepsItsObjects stops the object server gracefully, and kills it.
 // Acknowledged objects are there each time, at the same address with the same keys.
 func TestLocalBucketKeepsItsObjects(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	b, node := bucketOf(t, c)
 	ctx := t.Context()
@@ -70,6 +71,7 @@ func TestLocalBucketKeepsItsObjects(t *testing.T) {
 // TestClusterWorksWithoutItsBucket: a bucket that does not answer affects only the
 // object tier.
 func TestClusterWorksWithoutItsBucket(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	_, node := bucketOf(t, c)
 	require.NoError(t, node.Kill())

@@ -17,6 +17,7 @@ import (
 // lost (force-quorum), and after all are lost (from a backup). The bytes of the
 // files on the chunkservers come back with it.
 func TestMetadataComesBack(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
 	dir := t.TempDir()

@@ -16,6 +16,7 @@ import (
 // the command says what to do. A flag abandons the rest. --undo of a drain restores
 // what the drain had, and names what stays unchanged.
 func TestRetirementOnCommandLines(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

@@ -20,6 +20,7 @@ import (
 // The chunkserver is shown as revoked. Both return once they are removed from the
 // list.
 func TestRevokedCertificates(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 3, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

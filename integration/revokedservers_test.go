@@ -31,6 +31,7 @@ func minioClient(t *testing.T, n *devcluster.Node) *minio.Client {
 // others. An endpoint whose own certificate is revoked serves nothing more, not
 // even from its caches.
 func TestClientsHeedRevokedServers(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, S3: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

@@ -90,6 +90,7 @@ func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
 // aws-cli, boto3 and minio-go list and get what they put, whole and in parts. A
 // mount shows the same bytes, and they get what the mount wrote.
 func TestS3Clients(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
 	s := startS3(t, c, "", "")
@@ -181,6 +182,7 @@ func TestS3Clients(t *testing.T) {
 // With a certificate the endpoint accepts only TLS. Clients that trust it get what
 // they put; others, and those with plain HTTP, get nothing.
 func TestS3OverTLS(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	web := httptest.NewTLSServer(nil) // has a certificate of 127.0.0.1, and clients that trust it
 	defer web.Close()

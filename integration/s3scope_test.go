@@ -20,6 +20,7 @@ import (
 // link. It follows links within the directory. Endpoints that are read-only, by
 // their flag or by their certificate, change nothing.
 func TestAnS3EndpointStaysInItsDirectory(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	works(t, settingsFor(c), "cluster", "status", "--wait", "1m")
 	cl, ctx := connect(t, c, client.Config{}), t.Context()

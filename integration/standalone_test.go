@@ -116,6 +116,7 @@ func (s *standalone) children(t *testing.T) map[string]int {
 // TestStandalone uses everything that `moraine standalone` starts. It kills the
 // child processes, ends it by Ctrl-C and by SIGKILL, and finds everything again.
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
 	data := filepath.Join(t.TempDir(), "data")
@@ -235,6 +236,7 @@ func toTheBucketAndBack(t *testing.T, s *standalone) {
 
 // TestStandaloneWithoutDoors has no child processes when they are turned off.
 func TestStandaloneWithoutDoors(t *testing.T) {
+	t.Parallel()
 	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
 	data := filepath.Join(t.TempDir(), "data")

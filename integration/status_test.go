@@ -11,6 +11,7 @@ import (
 // After a host stops, or restarts, the status is not green before the cluster
 // notices. The status uses reports that arrive after the command started.
 func TestStatusAfterARestart(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

@@ -35,6 +35,7 @@ func waitStatus(t *testing.T, env []string, what string, is func(status map[stri
 // expires within 7 days. It is green again when the bucket answers and the
 // certificate is renewed. An expired certificate can be shown, and renewed.
 func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
@@ -97,6 +98,7 @@ func tierProbed(t *testing.T, env []string) []map[string]any {
 // are unknown. After a change of the metadata leader they are unknown until the
 // movers have reported again.
 func TestTierStatusSaysWhatWasProbed(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
@@ -141,6 +143,7 @@ func TestTierStatusSaysWhatWasProbed(t *testing.T) {
 // `cluster status --wait` waits for a cluster that does not answer yet, ends when
 // its time is over, and ends at once when it is interrupted.
 func TestStatusWaitsForAClusterThatIsAway(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

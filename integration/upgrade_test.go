@@ -63,6 +63,7 @@ func toucher(t *testing.T, c *devcluster.Cluster) func(ctx context.Context, inod
 // that, since the voting servers of the old build would stop. After it the new
 // request is used, and a server of the old build stops and logs why.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	touch := toucher(t, c)
 	cl := connect(t, c, client.Config{})
@@ -169,6 +170,7 @@ func TestRollingUpgrade(t *testing.T) {
 // build stop and name it, and stop again after a restart, rather than continue
 // without it. The new build replaces them with their --data, and all agree.
 func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: -1})
 	touch := toucher(t, c)
 	cl := connect(t, c, client.Config{})

@@ -17,6 +17,7 @@ import (
 // moraine watch prints the changes by other processes, one object a line, and ends
 // without an error at a signal.
 func TestWatchCommand(t *testing.T) {
+	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")

@@ -169,6 +169,7 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 // mode. Neither are secrets in the backup, a log, the JSON output of commands, a
 // command line, or the pages of the admin ports.
 func TestNoSecretOnTheWire(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "tap")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
