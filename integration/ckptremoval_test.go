@@ -93,6 +93,10 @@ func TestARemovalThatIsCutShort(t *testing.T) {
 	}
 }
 
+// sweptAfter is when nothing is left of a removed checkpoint: the session of a killed
+// client ends after 20 s, and the files are swept a minute after the last deletion.
+const sweptAfter = 2 * time.Minute
+
 // removals is a cluster with a run, whose checkpoints are removed.
 type removals struct {
 	*incluster.Cluster
@@ -107,7 +111,8 @@ type removals struct {
 
 func newRemovals(t *testing.T, seed uint64) *removals {
 	t.Helper()
-	c, err := incluster.Start(t.Context(), incluster.Options{Seed: seed, Chunkservers: 3, Grace: 5 * time.Second, SnapshotEntries: 5000, MemTableBytes: 4 << 20})
+	c, err := incluster.Start(t.Context(), incluster.Options{Seed: seed, Chunkservers: 3, Grace: 5 * time.Second, SessionTimeout: 20 * time.Second,
+		SnapshotEntries: 5000, MemTableBytes: 4 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 	require.NoError(t, c.WaitReady(t.Context()))
@@ -165,7 +170,7 @@ func (r *removals) cutShort(step uint64, victim string, remove func(ctx context.
 		c.Kill()
 	}
 	require.NoError(r.t, r.WaitReady(r.ctx))
-	time.Sleep(3 * time.Minute)
+	time.Sleep(sweptAfter)
 }
 
 // agree compares everything that is reported about the checkpoints.
@@ -230,7 +235,7 @@ func (r *removals) end() {
 			require.ErrorIs(r.t, err, moraine.NotFound)
 		}
 	}
-	time.Sleep(3 * time.Minute)
+	time.Sleep(sweptAfter)
 	d := r.Dialer(transport.RoleAdmin, "lister")
 	defer d.Close()
 	resp, err := c.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})

@@ -82,7 +82,7 @@ func (r *removals) rankDies(old, next uint64, remove func(ctx context.Context, c
 			_ = c.Close() // what it saved is looked at below
 		}
 	}
-	time.Sleep(3 * time.Minute)
+	time.Sleep(sweptAfter)
 	steps, err := ckpt.ListSteps(r.ctx, remover.Client, moraine.InodeID(r.run), false)
 	require.NoError(r.t, err)
 	committed := slices.ContainsFunc(steps, func(i ckpt.StepInfo) bool { return i.Step == s.step })
