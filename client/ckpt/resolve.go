@@ -104,7 +104,7 @@ func releaseStep(ctx context.Context, release func(context.Context) error) {
 // it among themselves, and fix it with Exact and Fix.
 func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Checkpoint) error, skipped func(StepInfo, error)) (*Checkpoint, error) {
 	if opts.Exact || opts.Fix {
-		return nil, invalid("ckpt.Restorable", r.path, errors.New("Exact and Fix select one step: use Resolve"))
+		return nil, invalid("ckpt.Restorable", r.path, errors.New("the options Exact and Fix select one step: use Resolve"))
 	}
 	for {
 		info, err := r.find(ctx, opts)
