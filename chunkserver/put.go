@@ -13,9 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutChunk implements transport.ChunkService. At level memory, if the metadata
-// servers track such chunks, the chunk may be only in memory when PutChunk
-// returns. It is then verified, under its device's boot epoch, and being
+// PutChunk implements transport.ChunkService. At level memory the chunk may be
+// only in memory when PutChunk returns. It is then verified, under its device's boot epoch, and being
 // written to the device. The level of the reply says whether it is. At any
 // other level it is on the device, synced.
 func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
@@ -110,8 +109,8 @@ func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err
 // blocks.
 func receive(req *wire.PutChunk, p transport.Payload, data []byte) ([]uint32, error) {
 	sums := make([]uint32, 0, crc.BlockCount(int64(len(data))))
-	// Each piece but the last is a multiple of a block, so that the blocks of the
-	// pieces are the pieces of the chunk.
+	// Each piece but the last is a multiple of a block, so that the pieces have the
+	// same blocks as the chunk.
 	if err := p.ReadInto(data, func(piece []byte) { sums = crc.Blocks(sums, piece) }); err != nil {
 		return nil, err
 	}

@@ -119,7 +119,7 @@ type Payload interface {
 	// Len returns the number of bytes.
 	Len() int
 	// ReadInto reads exactly Len bytes into dst[:Len]. If each is not nil, it gets
-	// consecutive pieces of at most 256 KiB of dst as they arrive, in the
+	// consecutive pieces of at most 256 KiB of dst as they arrive, while they are in the
 	// processor's cache. Every piece but the last is a multiple of 4 KiB. On error
 	// the contents of dst are undefined.
 	ReadInto(dst []byte, each func(piece []byte)) error

@@ -295,12 +295,9 @@ func ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
 	return true
 }
 
-// asks returns the state that an administrator's command requests permanently;
-// 0 for none. Clusters started by a build that did not record it (they lack
-// CNames) keep the old behavior, where the next registration undoes it. Their
-// logs must lead to the same state.
+// asks returns the state that an administrator's command requests permanently; 0 for none.
 func asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
-	if t.Caller.GetRole() == kvtx.RoleAdmin && t.Count[record.CNames] != 0 && (to == record.DeviceOut || to == record.DeviceDraining) {
+	if t.Caller.GetRole() == kvtx.RoleAdmin && (to == record.DeviceOut || to == record.DeviceDraining) {
 		return to
 	}
 	return 0

@@ -52,7 +52,8 @@ func (c *codec) version(newest byte) {
 	}
 }
 
-// uvarint is a number in as few bytes as possible. Numbers that its type cannot have are refused.
+// uvarint is a number in as few bytes as possible. A reader refuses a number that has more bits than
+// its type. An int64 is stored as the uint64 of its bits.
 func uvarint[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *codec, p *T) {
 	if !c.reading {
 		c.B = binary.AppendUvarint(c.B, uint64(*p))
