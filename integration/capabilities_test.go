@@ -83,8 +83,7 @@ func extents(ctx context.Context, c *client.Client, path string) (*wire.ExtentsR
 func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Chunkservers: 4, SessionTimeout: time.Hour,
-			SnapshotEntries: 5000, MemTableBytes: 4 << 20})
+		c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Chunkservers: 4, SessionTimeout: time.Hour})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))
@@ -197,8 +196,7 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 func TestCapabilitiesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c, err := incluster.Start(ctx, incluster.Options{Seed: 2, Metadata: 3, Chunkservers: 4, TokenLife: 20 * time.Second, KeyLife: 45 * time.Second,
-			SnapshotEntries: 5000, MemTableBytes: 4 << 20})
+		c, err := incluster.Start(ctx, incluster.Options{Seed: 2, Metadata: 3, Chunkservers: 4, TokenLife: 20 * time.Second, KeyLife: 45 * time.Second})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))

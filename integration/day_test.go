@@ -44,7 +44,7 @@ type day struct {
 
 func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err error) {
 	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, rewritten: map[string]uint64{}, packed: map[string]uint64{}, busy: make(chan struct{}, 1)}
-	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, MemTableBytes: testseed.Of[int64](4<<20, 256<<10), RewriteEvery: time.Minute, PackAfter: 3 * time.Minute})
+	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, RewriteEvery: time.Minute, PackAfter: 3 * time.Minute})
 	if err != nil {
 		return d, err
 	}

@@ -47,8 +47,7 @@ func waitUsed(ctx context.Context, cl *client.Client, why string, right func(use
 func TestSpaceOfAbandonedWritesComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Grace: 3 * time.Second, SessionTimeout: 20 * time.Second,
-			SnapshotEntries: 5000, MemTableBytes: 4 << 20})
+		c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Grace: 3 * time.Second, SessionTimeout: 20 * time.Second})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))
