@@ -139,7 +139,7 @@ func (row *leakRow) outcomes() []string {
 // No operation of a mount keeps memory, entries of its tables, descriptors or goroutines,
 // however it ends.
 func TestNoOperationKeepsAnything(t *testing.T) {
-	all, interrupts := testseed.Runs(t, 20, 10_000), testseed.Runs(t, 10, 10_000)
+	all, interrupts := testseed.Runs(t, 40, 10_000), testseed.Runs(t, 20, 10_000)
 	e := newLeakEnv(t)
 	for _, row := range leakRows {
 		t.Run(row.name, func(t *testing.T) {
