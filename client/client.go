@@ -50,8 +50,6 @@ type Client struct {
 
 	stop       context.CancelFunc
 	endSession func() error
-	// giveBack ends the exclusive leases.
-	giveBack func()
 	// connections are those that Connect opened; nil if the caller owns the Dialer.
 	connections io.Closer
 
@@ -88,11 +86,6 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		return c.meta.Close(ctx)
 	}
-	c.giveBack = func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		defer cancel()
-		c.meta.SendAllMade(ctx)
-	}
 	c.running.Go(func() { c.contents.flushOld(life, c.clock) })
 	return c, nil
 }
@@ -100,7 +93,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 func newClient(cfg Config, deps Deps) *Client {
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
-		CacheEntries: cfg.CacheEntries, ExclusiveLeases: cfg.ExclusiveLeases},
+		CacheEntries: cfg.CacheEntries},
 		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
@@ -115,7 +108,6 @@ func newClient(cfg Config, deps Deps) *Client {
 func (c *Client) Close() error {
 	var err error
 	c.closed.Do(func() {
-		c.giveBack()
 		c.stop()
 		c.running.Wait()
 		c.io.Wait()

@@ -23,8 +23,6 @@ type committer struct {
 	work sync.WaitGroup // the goroutines that send and commit
 
 	publish stripeio.Turn
-	// made is the file, if this client created it under an exclusive lease; otherwise nil.
-	made *session.Made
 
 	// Guarded by mu:
 	queue   []*batch // sent and not committed, in order
@@ -207,7 +205,7 @@ func (q *committer) commitNext() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case len(set) > 1 && q.made == nil && (retry.IsKind(err, moraine.QuotaExceeded) || retry.IsKind(err, moraine.TooLarge)):
+	case len(set) > 1 && (retry.IsKind(err, moraine.QuotaExceeded) || retry.IsKind(err, moraine.TooLarge)):
 		for _, b := range set { // the service refused all of it
 			b.alone = true
 		}
@@ -245,11 +243,6 @@ func (q *committer) resubmitBatches(set []*batch, refused error) error {
 
 // commit commits stripes that were put under s.
 func (q *committer) commit(op *wire.Commit, s *session.Session) (*wire.CommitReply, error) {
-	if q.made != nil {
-		if reply, done, err := q.c.meta.Exclusive.Commit(q.life, q.made, op, s); done {
-			return reply, err
-		}
-	}
 	resp, err := q.c.meta.DoUnder(q.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	if retry.IsKind(err, moraine.TooLarge) && op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
 		if merr := q.mergeTables(op, s); merr != nil {

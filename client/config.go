@@ -58,9 +58,6 @@ type Config struct {
 	// CacheEntries bounds the names and attributes that the client caches under leases, to answer
 	// without a request. Default 100,000; negative: none.
 	CacheEntries int
-	// ExclusiveLeases lets the client request exclusive leases on directories in which it creates
-	// many files (NodeOptions.Later). It needs the cache.
-	ExclusiveLeases bool
 }
 
 // Deps are what tests replace. Only Dialer is required.

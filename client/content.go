@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -123,10 +122,10 @@ func (s *contents) all() []*content {
 	return out
 }
 
-func newContent(ctx context.Context, c *Client, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
+func newContent(ctx context.Context, c *Client, a *wire.Attr, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
 	ct := &content{gate: stripeio.NewTurn(&c.io.Limits.File), slots: make(chan struct{}, c.cfg.StripesInFlight), committer: committer{
-		publish: stripeio.NewTurn(&c.io.Limits.File), changed: make(chan struct{}), made: made, fileState: fileState{
+		publish: stripeio.NewTurn(&c.io.Limits.File), changed: make(chan struct{}), fileState: fileState{
 			c: c, ref: inode.String(), base: a, extents: stripeio.NewExtentMap(c.io, a.Inode, a.Generation),
 			sender: stripeio.Sender{Engine: c.io, Inode: inode, Level: opts.Level, Key: stripeio.GrantKey{Tenant: a.Tenant, Scheme: opts.Scheme, Dir: moraine.InodeID(a.Parent)}}}}}
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))

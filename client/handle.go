@@ -9,7 +9,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
-	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,8 +20,6 @@ type HandleOptions struct {
 	Level moraine.Level
 	// Scheme overrides Config.Scheme unless K is 0. The first handle's scheme applies to all.
 	Scheme moraine.Scheme
-	// Later is the value of NodeOptions.Later with which the caller created the file.
-	Later *Later
 }
 
 // Handle is a file opened for reading and writing at any offset, as a mount needs it. It copies
@@ -79,7 +76,7 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 
 // openNow is openHandle with complete options.
 func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
-	a, unsent, err := n.statOpening(ctx, inode, opts.Later)
+	a, err := n.Stat(ctx, inode)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +87,7 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	fresh := newContent(ctx, n.c, a, unsent, opts)
+	fresh := newContent(ctx, n.c, a, opts)
 	ct := n.c.contents.holdOr(inode, fresh)
 	if ct == fresh {
 		n.c.io.Writes.Join(ct)
@@ -102,21 +99,6 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 	ct.sawBase(a)
 	ct.sender.Level = max(ct.sender.Level, opts.Level)
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
-}
-
-// statOpening is Stat of a file that is about to be opened. It also returns the locally created
-// file if the service had not answered for it yet. It looks for that file first: the answer may
-// arrive at any time, and the open must get its error.
-func (n Inodes) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *session.Made, error) {
-	m := n.c.meta.Exclusive.OfLocked(uint64(inode))
-	if m == nil && later != nil {
-		m = later.made
-	}
-	a, err := n.Stat(ctx, inode)
-	if m != nil && retry.IsKind(err, moraine.NotFound) && m.Answered() && m.Err != nil {
-		err = m.Err // why the file does not exist
-	}
-	return a, m, err
 }
 
 // Inode returns the file's number.

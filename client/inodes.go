@@ -7,7 +7,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
-	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -34,21 +33,9 @@ type NodeOptions struct {
 	// inode if it is of the same type.
 	Exclusive bool
 	// Xattrs are extended attributes that a new file has from the beginning; an existing one
-	// keeps its own. They exclude Later.
+	// keeps its own.
 	Xattrs map[string][]byte
-	// Later, unless it is nil, lets the client report a new file to the service
-	// later. That is when the caller flushes it (Handle.Flush), when others want
-	// to see the directory, or after a second. It is for a file that the caller
-	// opens at once, with the same value in HandleOptions. It needs Exclusive, and
-	// has no effect unless Config.ExclusiveLeases is set. The service may then
-	// refuse the file, for example because of a quota. The open or the flush then
-	// returns the error, and the file never existed.
-	Later *Later
 }
-
-// Later connects Create and OpenHandle of one file, so that OpenHandle learns the outcome of
-// the creation. The zero value is ready; use one for each file.
-type Later struct{ made *session.Made }
 
 // Lookup returns the attributes of an entry.
 func (n Inodes) Lookup(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
@@ -81,12 +68,6 @@ func (n Inodes) Symlink(ctx context.Context, parent moraine.InodeID, name, targe
 
 func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
 	target string, opts NodeOptions) (*wire.Attr, error) {
-	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive && len(opts.Xattrs) == 0 && opts.Later != nil {
-		if m := n.c.meta.CreateLocally(ctx, parent, name, session.NewFile{Mode: opts.Mode, UID: opts.UID, GID: opts.GID}); m != nil {
-			opts.Later.made = m
-			return m.Attr, nil
-		}
-	}
 	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
 		Target: target, Exclusive: opts.Exclusive}
 	for name, value := range opts.Xattrs {
@@ -164,13 +145,6 @@ func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set *wire.Se
 	}
 	resp, err := n.changeAttr(ctx, op)
 	return entryOf(resp, err, "client.SetAttr", inode.String())
-}
-
-// SendMade returns once the service has received the files that this client created in a
-// directory under an exclusive lease (NodeOptions.Later). It returns the error of the last of
-// them, if any. Without such a lease it does nothing. May be called concurrently.
-func (n Inodes) SendMade(ctx context.Context, dir moraine.InodeID) error {
-	return retry.Wrap("client.SendMade", dir.String(), n.c.meta.SendMade(ctx, dir))
 }
 
 // Stat returns the attributes of an inode. Like all attributes that the client returns, they

@@ -108,7 +108,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && base == r.base && uint64(growth) <= r.left {
 		return nil
 	}
-	u, err := c.Quotas().Usage(ctx, c.meta.Place(at))
+	u, err := c.Quotas().Usage(ctx, at)
 	if err != nil {
 		return nil // the commit will report it
 	}

@@ -35,9 +35,6 @@ type Stats struct {
 	// CacheHits counts answers from the cache, under a lease. CacheMisses counts requests that
 	// were needed although leases were held.
 	CacheHits, CacheMisses uint64
-	// LocalCreates counts the files made under exclusive leases. LocalCreatesLost counts those of
-	// them that the service refused.
-	LocalCreates, LocalCreatesLost uint64
 }
 
 // Stats returns the counts of the client's Metrics.
@@ -59,7 +56,6 @@ func (c *Client) Stats() Stats {
 
 		StripesCutShort: metrics.Count(m.StripesCutShort),
 		CacheHits:       metrics.Count(m.CacheHits), CacheMisses: metrics.Count(m.CacheMisses),
-		LocalCreates: metrics.Count(m.LocalCreates), LocalCreatesLost: metrics.Count(m.LocalCreatesLost),
 	}
 }
 

@@ -57,10 +57,7 @@ func (ct *content) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := ct.awaitCommitted(ctx); err != nil {
-		return err
-	}
-	return ct.c.meta.Exclusive.Settle(ctx, ct.made) // if nothing was written
+	return ct.awaitCommitted(ctx)
 }
 
 // commitAge is the age at which the client sends and commits written bytes without a flush.

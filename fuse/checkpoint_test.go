@@ -102,38 +102,34 @@ func stepCalls(run, dir, part, index, mine, empty string) map[string]func() erro
 // change a committed checkpoint, and reads the whole checkpoint after each.
 func TestACommittedStepCannotBeChangedThroughAMount(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
-	for name, opts := range map[string]mountOptions{"plain": {}, "with exclusive leases": alone} {
-		t.Run(name, func(t *testing.T) {
-			m := mount(t, c, "c1", opts)
-			top := "/" + t.Name()[len("TestACommittedStepCannotBeChangedThroughAMount/"):] + "/runs"
-			run := m.at(top + "/r")
-			require.NoError(t, os.MkdirAll(run, 0o755))
-			saver, err := c.Client(t.Context(), "trainer")
-			require.NoError(t, err)
-			defer saver.Close() //nolint:errcheck // what it saved is checked
-			require.NoError(t, saver.SaveSteps(t.Context(), top+"/r", 1))
-			dir, mine, empty := run+"/attempt-1/step-1", m.at("mine of "+name), m.at("empty of "+name)
-			require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o644))
-			require.NoError(t, os.Mkdir(empty, 0o755))
-			part, index := dir+"/rank-00000-of-00001.safetensors", dir+"/"+ckpt.IndexName
-			calls := stepCalls(run, dir, part, index, mine, empty)
-			delete(calls, "rename what is above") // the kernel refuses a path that ends with ..
-			calls["rename what is above"] = func() error { return unix.Rename(m.at(top), m.at(top+".old")) }
-			for what, call := range calls {
-				if err := call(); err != syscall.EPERM { //nolint:errorlint // a system call's own
-					t.Errorf("%s: %v, want EPERM", what, err)
-				}
-				if _, err := os.Stat(part); err != nil {
-					t.Fatalf("%s: the part is gone: %v", what, err)
-				}
-			}
-			require.Equal(t, syscall.ENOTEMPTY, unix.Rename(empty, dir), "a directory onto one that is not empty")
-			verifies(t, saver, top+"/r", 1)
-			got, err := os.ReadFile(mine)
-			require.NoError(t, err)
-			require.Equal(t, "mine", string(got))
-		})
+	m := mount(t, c, "c1")
+	const top = "/runs"
+	run := m.at(top + "/r")
+	require.NoError(t, os.MkdirAll(run, 0o755))
+	saver, err := c.Client(t.Context(), "trainer")
+	require.NoError(t, err)
+	defer saver.Close() //nolint:errcheck // what it saved is checked
+	require.NoError(t, saver.SaveSteps(t.Context(), top+"/r", 1))
+	dir, mine, empty := run+"/attempt-1/step-1", m.at("mine"), m.at("empty")
+	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o644))
+	require.NoError(t, os.Mkdir(empty, 0o755))
+	part, index := dir+"/rank-00000-of-00001.safetensors", dir+"/"+ckpt.IndexName
+	calls := stepCalls(run, dir, part, index, mine, empty)
+	delete(calls, "rename what is above") // the kernel refuses a path that ends with ..
+	calls["rename what is above"] = func() error { return unix.Rename(m.at(top), m.at(top+".old")) }
+	for what, call := range calls {
+		if err := call(); err != syscall.EPERM { //nolint:errorlint // a system call's own
+			t.Errorf("%s: %v, want EPERM", what, err)
+		}
+		if _, err := os.Stat(part); err != nil {
+			t.Fatalf("%s: the part is gone: %v", what, err)
+		}
 	}
+	require.Equal(t, syscall.ENOTEMPTY, unix.Rename(empty, dir), "a directory onto one that is not empty")
+	verifies(t, saver, top+"/r", 1)
+	got, err := os.ReadFile(mine)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(got))
 }
 
 // TestRemovalOfAStepThroughAMount: `rm -r` removes a checkpoint as a whole, and

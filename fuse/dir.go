@@ -99,12 +99,8 @@ func (ds *directories) ReleaseDir(in *gofuse.ReleaseIn) {
 }
 
 // FsyncDir implements gofuse.RawFileSystem. Every change of a directory is durable
-// when its call returns, except for files made under an exclusive lease.
-func (ds *directories) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	ctx, done := ds.request(cancel, &in.InHeader)
-	defer done()
-	return status(ds.client.Inodes().SendMade(ctx, ds.inode(in.NodeId)))
-}
+// when its call returns.
+func (ds *directories) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status { return gofuse.OK }
 
 // ReadDir implements gofuse.RawFileSystem.
 func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {

@@ -37,7 +37,7 @@ type openFiles struct {
 func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	fh, err := o.open(ctx, o.inode(in.NodeId), in.Flags, client.HandleOptions{})
+	fh, err := o.open(ctx, o.inode(in.NodeId), in.Flags)
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -46,14 +46,14 @@ func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.
 }
 
 // open opens a file and adds it to the table.
-func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32, opts client.HandleOptions) (fh uint64, err error) {
+func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32) (fh uint64, err error) {
 	// Pin it first, so that a removal of its name from now on knows that it must be
 	// kept.
 	s, err := o.files.pin(ctx, inode)
 	if err != nil {
 		return 0, err
 	}
-	opts.Level = o.level
+	opts := client.HandleOptions{Level: o.level}
 	if flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
 		opts.Level = moraine.NVMe
 	}
@@ -91,19 +91,15 @@ func (o *openFiles) release(s *openInode, release bool) {
 func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	var later *client.Later
-	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		later = &client.Later{} // its flush policy starts when the last writer closes it
-	}
 	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true, Later: later})
+		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}
 	if err != nil {
 		return status(err)
 	}
-	fh, err := o.open(ctx, moraine.InodeID(attr.Inode), in.Flags, client.HandleOptions{Later: later})
+	fh, err := o.open(ctx, moraine.InodeID(attr.Inode), in.Flags)
 	if err != nil {
 		return nodeStatus(err)
 	}

@@ -4,14 +4,12 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine/metadata/leases"
-	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commandLog proposes commands, and repeats those that an exclusive lease refused. It implements
-// Commands.
+// commandLog proposes commands. It implements Commands.
 type commandLog struct {
 	node     string
 	proposer *proposer
@@ -22,7 +20,7 @@ type commandLog struct {
 // Command proposes a command of the leader itself. It returns a failure from the state machine as
 // an error.
 func (d *commandLog) Command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error) {
-	res, err := d.applied(ctx, nil, d.own(cmd))
+	res, err := d.proposer.propose(ctx, nil, d.own(cmd), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +42,7 @@ func (d *commandLog) own(cmd *statepb.Command) *statepb.Command {
 // response.
 func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
-	res, err := d.applied(ctx, d.done, cmd)
+	res, err := d.proposer.propose(ctx, d.done, cmd, nil)
 	if err == nil {
 		err = d.leases.ResolveResult(ctx, &res)
 	}
@@ -52,17 +50,4 @@ func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *w
 		res.Response.Lease = leases.OwnChanges(req, &res)
 	}
 	return res.Response, err
-}
-
-// applied proposes a command repeatedly until no exclusive lease refuses it.
-func (d *commandLog) applied(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command) (state.Result, error) {
-	for {
-		res, err := d.proposer.propose(ctx, stopped, cmd, nil)
-		if err != nil || res.Met.Directory == 0 {
-			return res, err
-		}
-		if err := d.leases.WantBack(ctx, res.Met); err != nil {
-			return res, err
-		}
-	}
 }

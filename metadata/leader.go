@@ -80,7 +80,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
-		routing: l.routing, fleet: l.fleet, lease: s.lease}
+		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
 	l.runner = newRunner(term, &s.cfg, l.log)
 	l.members = members.New(term, membersServer{Server: s, sessions: l.sessions, fleet: l.fleet})
@@ -98,16 +98,12 @@ func (s *Server) lead(ctx context.Context) error {
 		if err := l.prepare(ctx); err != nil {
 			return fmt.Errorf("prepare to lead: %w", err)
 		}
-		holds, err := l.leases.Holds()
-		if err != nil {
-			return fmt.Errorf("prepare to lead: %w", err)
-		}
 		l.Metrics.Leaderships.Inc()
 		l.Metrics.Leading.Set(1)
 		l.fleet.CountHosts(l.fleet.Topology.View())
 		_ = l.measure(ctx, l.Began)
 		l.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
-		l.lease.Lead(l.sessions.holding(), holds)
+		l.lease.Lead(l.sessions.holding())
 		s.leader.Store(l)
 		defer func() {
 			s.leader.Store(nil)

@@ -48,7 +48,7 @@ func (l *leader) ownFile(c *lead.Call) error {
 		own, err = movers.OwnedBy(l.Machine.View(r), moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
 		return err
 	})
-	if err == nil && (!own || op.Link != nil || op.Create != nil) {
+	if err == nil && (!own || op.Link != nil) {
 		err = lead.Denied("a chunkserver commits only to files without a name that it made")
 	}
 	return err

@@ -143,8 +143,6 @@ var served = map[string]service{
 	"check_objects":  {serve: inObjects((*fleet.ObjectChecks).CheckObjects)},
 
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
-	"hold":   {serve: inLeases((*leases.Keeper).Hold)},
-	"batch":  {serve: (*leader).batch},
 	"watch":  {serve: (*leader).watch},
 
 	"get_leader":     {local: (*Server).getLeader},

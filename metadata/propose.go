@@ -63,9 +63,7 @@ type proposer struct {
 type proposal struct {
 	buf   *[]byte
 	after func(*state.Result)
-	// rest are applied right after it, in the same entry.
-	rest []*proposal
-	done chan outcome // has room for one
+	done  chan outcome // has room for one
 	// entered says that it has left the queue for a log entry.
 	entered atomic.Bool
 }
@@ -111,32 +109,6 @@ func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *st
 	res, err := p.wait(ctx, stopped, prop, began)
 	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
 	return res, err
-}
-
-// proposeAll is propose for several commands, which are applied directly after each other.
-func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds []*statepb.Command) ([]state.Result, error) {
-	props := make([]*proposal, len(cmds))
-	for i, cmd := range cmds {
-		prop, err := p.encode(cmd)
-		if err != nil {
-			return nil, err
-		}
-		props[i] = prop
-	}
-	props[0].rest = props[1:]
-	began := p.clock.Now()
-	if err := p.enqueue(ctx, stopped, props[0]); err != nil {
-		return nil, err
-	}
-	results := make([]state.Result, len(props))
-	for i, prop := range props {
-		var err error
-		if results[i], err = p.wait(ctx, stopped, prop, began); err != nil {
-			return nil, err
-		}
-	}
-	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
-	return results, nil
 }
 
 // encode encodes a command with the present time.
@@ -257,21 +229,12 @@ func (p *proposer) work(ctx context.Context) {
 // not fit.
 func (p *proposer) fill(first *proposal) (batch []*proposal, rest *proposal) {
 	size := 0
-	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+rest.size() <= p.maxBytes); {
-		size += rest.size()
-		batch = append(append(batch, rest), rest.rest...)
+	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+len(*rest.buf) <= p.maxBytes); {
+		size += len(*rest.buf)
+		batch = append(batch, rest)
 		rest = p.next()
 	}
 	return batch, rest
-}
-
-// size returns the encoded size of a proposal with its rest, in bytes.
-func (prop *proposal) size() int {
-	n := len(*prop.buf)
-	for _, r := range prop.rest {
-		n += len(*r.buf)
-	}
-	return n
 }
 
 // next takes a waiting proposal; nil if there is none.

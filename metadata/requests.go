@@ -5,7 +5,6 @@ import (
 
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
-	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -15,30 +14,16 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	var resp *wire.MetaResponse
 	var seen kvtx.Seen
 	var asOf uint64
-	for {
-		if err := l.Store.ReadBarrier(ctx); err != nil {
-			return nil, err
-		}
-		// A lease that begins later does not concern this read.
-		mind := l.lease.Exclusives() > 0
-		var met record.Hold
-		err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
-			asOf = applied
-			resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req)
-			if err == nil && mind {
-				met, err = l.leases.HoldSeen(r, c, &seen)
-			}
-			return err
-		})
-		if err != nil {
-			return resp, err
-		}
-		if met.Directory == 0 {
-			break
-		}
-		if err := l.leases.WantBack(ctx, met); err != nil {
-			return nil, err
-		}
+	if err := l.Store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
+		asOf = applied
+		resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req)
+		return err
+	})
+	if err != nil {
+		return resp, err
 	}
 	if t := resp.GetTier(); t != nil {
 		t.Traits, t.LedMillis = l.fleet.Traits.All(), uint64(l.Clock.Since(l.Began).Milliseconds())
@@ -50,7 +35,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 			return nil, err
 		}
 	}
-	err := l.leases.ResolveSeen(ctx, &seen)
+	err = l.leases.ResolveSeen(ctx, &seen)
 	if err == nil && c.Req.LeaseEpoch != 0 && c.Req.Session != 0 && resp.Error == nil && !seen.All {
 		resp.Lease = l.lease.Grant(c.Req.Session, c.Req.LeaseEpoch, &seen, asOf)
 	}

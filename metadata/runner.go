@@ -10,7 +10,6 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
-	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,8 +18,8 @@ import (
 const (
 	// runnerJobs is the number of the leader's jobs of each kind that advance in turn.
 	runnerJobs = 4
-	// maxWaitingJobs bounds the jobs that wait for an exclusive lease, or for another try. Until
-	// there is room, pieces of further jobs are retried in vain.
+	// maxWaitingJobs bounds the jobs that wait for another try. Until there is room, pieces of
+	// further jobs are retried in vain.
 	maxWaitingJobs = 64
 	// maxPutOff is the longest pause of a job whose pieces are refused.
 	maxPutOff = time.Minute
@@ -33,8 +32,8 @@ type runner struct {
 	cfg      *Config
 	log      *commandLog
 	runnable lead.Poke // there may be a job to run
-	// waits are goroutines that wait for an exclusive lease that blocks a job. The runner skips
-	// that job meanwhile and runs the others.
+	// waits are goroutines that wait until a refused job may be tried again. The runner skips that
+	// job meanwhile and runs the others.
 	waits   sync.WaitGroup
 	mu      sync.Mutex
 	waiting map[uint64]struct{} // jobs
@@ -75,7 +74,7 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 	}
 	var failed []error
 	for _, job := range jobs {
-		met, refused, err := r.piece(ctx, job)
+		refused, err := r.piece(ctx, job)
 		switch {
 		case ctx.Err() != nil:
 			return ran, ctx.Err()
@@ -83,9 +82,6 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 			failed = append(failed, err)
 		case refused != nil:
 			r.putOff(ctx, job, refused)
-			ran++
-		case met.Directory != 0:
-			r.wait(ctx, job, met)
 			ran++
 		default:
 			delete(r.refused, job)
@@ -119,28 +115,18 @@ func (r *runner) ready() (ready []uint64, err error) {
 	return ready, err
 }
 
-// piece runs one piece of a job. met is the exclusive lease that blocked it; refused is the state's
-// reason for refusing it.
-func (r *runner) piece(ctx context.Context, job uint64) (met record.Hold, refused, err error) {
+// piece runs one piece of a job. refused is the state's reason for refusing it.
+func (r *runner) piece(ctx context.Context, job uint64) (refused, err error) {
 	cmd := r.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.cfg.RunnerKeys)}}})
 	res, err := r.log.proposer.propose(ctx, nil, cmd, nil)
-	if err != nil || res.Met.Directory != 0 {
-		return res.Met, nil, err
+	if err != nil {
+		return nil, err
 	}
 	if e := res.Response.GetError(); e != nil {
-		return met, transport.ErrorFromWire(e), nil
+		return transport.ErrorFromWire(e), nil
 	}
-	return met, nil, nil
-}
-
-// wait skips a job until an exclusive lease has ended.
-func (r *runner) wait(ctx context.Context, job uint64, met record.Hold) {
-	r.passOver(job, func() {
-		if err := r.log.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
-			r.Log.Warn("could not end the exclusive lease that blocks a job", "job", job, "directory", met.Directory, "err", err)
-		}
-	})
+	return nil, nil
 }
 
 // putOff skips a refused job for a time that grows with each refusal in a row. The next piece may

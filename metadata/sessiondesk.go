@@ -12,7 +12,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
@@ -35,7 +34,6 @@ type sessionDesk struct {
 	tokens   *signer
 	routing  *routing
 	fleet    *fleet.Fleet
-	lease    *leases.Table
 	// strayed: a session may have a root outside its certificate's scope.
 	strayed atomic.Bool
 }
@@ -206,11 +204,7 @@ func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire
 func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
 	overdue := d.sessions.overdue(now)
 	for range maxExpireCommands {
-		most := maxExpire
-		if d.lease.Exclusives() > 0 {
-			most = statesession.MaxExpireHolding
-		}
-		ids := overdue[:min(most, len(overdue))]
+		ids := overdue[:min(maxExpire, len(overdue))]
 		if overdue = overdue[len(ids):]; len(ids) == 0 {
 			return nil
 		}

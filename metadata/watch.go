@@ -162,7 +162,7 @@ func (w *watcher) entry(changes []leases.Change) error {
 	}
 	for i := range changes {
 		t := &changes[i].Touch
-		if t.Name != "" || t.Inode == 0 || told[t.Inode] || t.Change == kvtx.Taken {
+		if t.Name != "" || t.Inode == 0 || told[t.Inode] {
 			continue
 		}
 		told[t.Inode] = true

@@ -23,9 +23,7 @@ func Named(req *wire.MetaRequest) []uint64 {
 	case *wire.MetaRequest_SetXattr:
 		return []uint64{op.SetXattr.GetInode()}
 	case *wire.MetaRequest_Commit:
-		return []uint64{op.Commit.GetInode(), op.Commit.GetLink().GetParent(), op.Commit.GetCreate().GetParent()}
-	case *wire.MetaRequest_Hold:
-		return []uint64{op.Hold.GetDirectory()}
+		return []uint64{op.Commit.GetInode(), op.Commit.GetLink().GetParent()}
 	}
 	return nil
 }

@@ -41,10 +41,6 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 		v, err := w.cache.Xattrs().Get(ctx, moraine.InodeID(in.id), "user.x")
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err
 	}
-	if w.alone && in.verb == create {
-		return entry(w.cache.Inodes().Create(ctx, moraine.InodeID(p.dirs[in.slot/namesOfDir]), names[in.slot%namesOfDir],
-			client.NodeOptions{Mode: in.mode, Exclusive: true, Later: &client.Later{}}))
-	}
 	return w.cache.Meta(ctx, request(p, in, w.devices))
 }
 

@@ -26,7 +26,6 @@ type nemesis struct {
 	hangs   bool // disks hang
 	deposes bool // only leaders that do not notice that they are deposed
 	cuts    bool // only disconnected clients
-	servers bool // only servers that die, one at a time
 	disks   stall
 	clocks  clocks
 	naps    []*incluster.Nap // of the clients
@@ -53,9 +52,6 @@ func (n *nemesis) run(ctx context.Context) error {
 	longest := 4 * time.Second
 	if n.cuts {
 		faults, longest = []func(victim string) error{n.cutClient}, 8*time.Second
-	}
-	if n.servers {
-		faults, longest = []func(victim string) error{n.kill, n.powerCut, n.handOver}, 600*time.Millisecond
 	}
 	for ctx.Err() == nil {
 		victim := n.c.Leader()

@@ -47,7 +47,6 @@ type options struct {
 	seed    uint64
 	clients int
 	cached  int // clients with a cache, under leases
-	alone   int // of those, every second one requests exclusive leases, up to this one
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
@@ -56,7 +55,6 @@ type options struct {
 	calm    bool                  // no faults
 	deposes bool                  // only leaders that do not notice that they are deposed
 	cuts    bool                  // only disconnected clients
-	servers bool                  // only faults of servers, one at a time
 }
 
 // outcome of a history.
@@ -66,22 +64,16 @@ type outcome struct {
 	ops     int
 	unknown int
 	hits    uint64 // answers from caches
-	made    uint64 // files made under exclusive leases
-	lost    uint64 // of those, files that the service refused
 }
 
 // play runs a history on a cluster in this process, inside a bubble.
 func play(ctx context.Context, o options) (out outcome, err error) {
-	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts, servers: o.servers}
+	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts}
 	snapshots := uint64(200)
 	if n.hangs {
 		snapshots = 1 << 40
 	}
-	timeout := 2 * time.Second
-	if o.servers {
-		timeout = time.Minute // leases have their full term
-	}
-	n.c, err = incluster.Start(ctx, incluster.Options{Seed: o.seed, Chunkservers: -1, SessionTimeout: timeout, SnapshotEntries: snapshots,
+	n.c, err = incluster.Start(ctx, incluster.Options{Seed: o.seed, Chunkservers: -1, SessionTimeout: 2 * time.Second, SnapshotEntries: snapshots,
 		Rule: n.disks.rule, Clock: n.clocks.of, Store: o.store})
 	if err != nil {
 		return out, err
@@ -120,7 +112,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 // is read-only: a client does not answer its own changes from its cache.
 func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
 	node, cached := clientName(i), i < o.cached
-	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, calm: o.calm, looks: cached && i%2 == 0, pause: 60 * time.Millisecond}
+	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, calm: o.calm, looks: cached && i%2 == 0}
 	do := incluster.Requests(incluster.Plain)
 	if cached {
 		n.clocks.hands(node)
@@ -128,14 +120,7 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 			do = o.client
 		}
 	}
-	cfg := clientConfig(cached)
-	if w.alone = cached && i < o.alone && !w.looks; w.alone {
-		cfg.ExclusiveLeases = true
-	}
-	if o.alone > 0 && w.looks {
-		w.pause = 2 * time.Second // each read takes an exclusive lease from its holder, for a while
-	}
-	c, err := n.c.ClientOver(ctx, node, cfg, func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
+	c, err := n.c.ClientOver(ctx, node, clientConfig(cached), func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +157,6 @@ func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*w
 		out.ops, out.unknown = out.ops+w.done, out.unknown+w.unknown
 		if w.cache != nil {
 			out.hits += w.cache.Stats().CacheHits
-			out.made += w.cache.Stats().LocalCreates
-			out.lost += w.cache.Stats().LocalCreatesLost
 		}
 	}
 	out.did = n.did

@@ -208,7 +208,6 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	defer stop()
 	var wg sync.WaitGroup
 	for _, w := range workers {
-		w.pause = 60 * time.Millisecond
 		wg.Go(func() { w.run(working) })
 	}
 	var did []string

@@ -125,9 +125,6 @@ type worker struct {
 	nap     *incluster.Nap // of its process; nil: it never sleeps
 	looks   bool           // read-only
 	calm    bool           // no faults: no session ends
-	alone   bool           // it requests exclusive leases, and works in bursts
-	pause   time.Duration  // the longest pause between two operations
-	in      burst
 	devices []uint32
 	stripes []uint64 // granted and not used
 	drafts  []draft  // files without a name
@@ -135,46 +132,18 @@ type worker struct {
 	unknown int
 }
 
+// longestPause is the longest pause of a worker between two operations.
+const longestPause = 60 * time.Millisecond
+
 // run works until ctx ends.
 func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		w.do(w.where())
+		w.do(w.h.arenas[w.rng.IntN(len(w.h.arenas))])
 		select {
-		case <-time.After(time.Duration(w.rng.Int64N(int64(w.pause)))):
+		case <-time.After(time.Duration(w.rng.Int64N(int64(longestPause)))):
 		case <-ctx.Done():
 		}
 	}
-}
-
-// burst is some operations in one directory: the purpose of an exclusive lease.
-type burst struct {
-	p    *playground
-	dir  int
-	left int
-}
-
-// where draws the arena of the next operation.
-func (w *worker) where() *playground {
-	any := w.h.arenas[w.rng.IntN(len(w.h.arenas))]
-	if !w.alone {
-		return any
-	}
-	if w.in.left == 0 {
-		w.in = burst{p: any, dir: w.rng.IntN(dirsOfArena), left: 10 + w.rng.IntN(40)}
-	}
-	w.in.left--
-	return w.in.p
-}
-
-// burst makes an operation one of a burst: most make files, or remove them.
-func (w *worker) burst(in *input) {
-	switch n := w.rng.IntN(10); {
-	case n < 5:
-		in.verb = create
-	case n < 8:
-		in.verb = unlink
-	}
-	in.dir, in.slot = w.in.dir, w.in.dir*namesOfDir+in.slot%namesOfDir
 }
 
 // do performs one random operation.
@@ -229,20 +198,16 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	switch {
 	case w.looks:
 		in.verb = []verb{lookup, lookup, stat, stat, readdir, getxattr}[rng.IntN(6)]
-	case w.alone:
-		w.burst(&in)
 	case rng.IntN(4) == 0:
 		in.verb = create // most others need files
 	case rng.IntN(3) == 0:
 		in.verb = []verb{mkdir, mkdir, mkdir, rmdir, rmdir, rmdir, rmdir, rmdir, rmdir, rmtree, link, link, save, symlink, concat, cloneTree, rename}[rng.IntN(17)] // those that seldom succeed
 	}
-	if !w.alone {
-		w.inside(p, &in)
-	}
+	w.inside(p, &in)
 	in.keep = in.in == 0 && in.toIn == 0 && (in.verb == unlink || in.verb == rename || in.verb == save) && rng.IntN(2) == 0
 	switch in.verb {
 	case create, mkdir:
-		in.exclusive = w.alone || rng.IntN(2) == 0
+		in.exclusive = rng.IntN(2) == 0
 	case symlink:
 		in.value = fmt.Sprint("t", rng.IntN(1000))
 	case rename:

@@ -94,7 +94,7 @@ func seesNothing(w *world, kindOf string, i *intruder) {
 		f := fields.Get(n)
 		op := string(f.Name())
 		row := optest.Requests[op]
-		i.prepare(op)
+		i.open()
 		var got, shown []string
 		for _, a := range w.attempts(f) {
 			resp, err := i.do(a.foreign)
@@ -127,15 +127,6 @@ func seesNothing(w *world, kindOf string, i *intruder) {
 	}
 }
 
-// prepare opens a session for a request, with what it needs.
-func (i *intruder) prepare(op string) {
-	i.open()
-	if op == "hold" {
-		_, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: &wire.Leases{Epoch: 1, Begin: true}}})
-		require.NoError(i.w.t, err)
-	}
-}
-
 // TestIntruderRequestsMeanSomething: for things of its own a confined caller gets
 // the outcome of the table. So the requests with foreign ones are not refused for
 // being malformed.
@@ -144,7 +135,7 @@ func TestIntruderRequestsMeanSomething(t *testing.T) {
 		i := w.intrude(confined[0].peer)
 		last := strings.Fields("rename remove remove_tree close_session")
 		try := func(f protoreflect.FieldDescriptor) {
-			i.prepare(string(f.Name()))
+			i.open()
 			_, err := i.do(w.builder(w.own, -1).build(f))
 			if got := kind(err); got != optest.Requests[string(f.Name())].Own {
 				w.t.Errorf("%s of its own: %s (%v); the table says %q", f.Name(), got, err, optest.Requests[string(f.Name())].Own)

@@ -59,12 +59,6 @@ func (b *builder) build(f protoreflect.FieldDescriptor) *wire.MetaRequest {
 	m := &wire.MetaRequest{}
 	b.dirs = slices.Contains(ofDirectories, string(f.Name()))
 	b.n = 0
-	if f.Name() == "batch" {
-		create := &wire.Create{Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}
-		b.fill(create.ProtoReflect(), 3)
-		m.Op = &wire.MetaRequest_Batch{Batch: &wire.Batch{Requests: []*wire.MetaRequest{{Number: 1, Op: &wire.MetaRequest_Create{Create: create}}}}}
-		return m
-	}
 	b.fill(m.ProtoReflect().Mutable(f).Message(), 4)
 	b.complete(m)
 	return m
@@ -76,7 +70,7 @@ func (b *builder) complete(m *wire.MetaRequest) {
 	case *wire.MetaRequest_OpenSession:
 		r.OpenSession.Nonce, r.OpenSession.Scope = []byte("0123456789abcdef"), "/b"
 	case *wire.MetaRequest_Create:
-		r.Create.Inode, r.Create.Target, r.Create.Xattrs = 0, "", nil
+		r.Create.Target, r.Create.Xattrs = "", nil
 		r.Create.Tenant = ""
 	case *wire.MetaRequest_SetXattr:
 		r.SetXattr.Name = "user.x"
@@ -97,7 +91,7 @@ func (b *builder) complete(m *wire.MetaRequest) {
 	case *wire.MetaRequest_Commit:
 		stripe := proto.CloneOf(b.stripe)
 		stripe.Id = r.Commit.Stripes[0].Id
-		r.Commit.Create, r.Commit.Link, r.Commit.Stripes = nil, nil, []*wire.Stripe{stripe}
+		r.Commit.Link, r.Commit.Stripes = nil, []*wire.Stripe{stripe}
 		for _, e := range r.Commit.Extents {
 			e.Length, e.Object, e.Stripe = 10, 0, stripe.Id
 		}
@@ -108,8 +102,6 @@ func (b *builder) complete(m *wire.MetaRequest) {
 		r.Concat.Consume = 0
 	case *wire.MetaRequest_ResolveStep:
 		r.ResolveStep.Before = nil
-	case *wire.MetaRequest_Hold:
-		m.LeaseEpoch = 1
 	case *wire.MetaRequest_Leases:
 		r.Leases.Begin, r.Leases.Epoch = true, 1
 	}

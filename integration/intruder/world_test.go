@@ -72,9 +72,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w.session = w.intrude(transport.Peer{Role: transport.RoleClient, Node: "another"}).session
 	w.own = w.fill("/a", "own", 1000)
-	// Numbers of foreign things are far from all numbers that an intruder gets.
+	// Foreign stripe numbers are far from all those that an intruder gets.
 	for range 3 {
-		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Numbers: 1024}}})
 		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: w.own.file, Count: 1024}}})
 		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: w.own.file, Count: 1024}}})
 	}
@@ -203,17 +202,9 @@ func (i *intruder) doIn(session uint64, req *wire.MetaRequest) (*wire.MetaRespon
 	i.number++
 	req = proto.CloneOf(req)
 	req.Session, req.Number, req.RoutingEpoch = session, i.number, 1
-	for _, r := range req.GetBatch().GetRequests() {
-		i.number++
-		r.Session, r.Number = session, i.number
-	}
 	ctx, cancel := context.WithTimeout(i.w.t.Context(), time.Minute)
 	defer cancel()
-	resp, err := i.meta.Do(ctx, req)
-	if rs := resp.GetBatch().GetResponses(); len(rs) == 1 && rs[0].Error != nil {
-		err = transport.ErrorFromWire(rs[0].Error)
-	}
-	return resp, err
+	return i.meta.Do(ctx, req)
 }
 
 func (i *intruder) chunks(device uint32) transport.Chunks {

@@ -65,25 +65,21 @@ func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Connect == nil {
 		return lines, nil
 	}
-	more, err := e.smallFiles(ctx)
-	return append(lines, more...), err
+	line, err := e.smallFiles(ctx)
+	return append(lines, line), err
 }
 
 // smallFileClients make small files at the same time.
 const smallFileClients = 4
 
-// smallFiles measures small files that are made without and with exclusive leases.
-func (e *Env) smallFiles(ctx context.Context) (lines []Line, err error) {
-	for _, op := range []Op{OpSmallFile, OpSmallFileExclusive} {
-		e.Progress("%s", op)
-		results, u, err := e.run(ctx, []Work{{Op: op, Path: metaDir + "/" + string(op), Clients: smallFileClients, Seconds: e.Seconds}})
-		if err != nil {
-			return nil, err
-		}
-		lines = append(lines, e.opsLine(string(op), results[0], u))
+// smallFiles measures files of one block that sessions make as mounts do.
+func (e *Env) smallFiles(ctx context.Context) (Line, error) {
+	e.Progress("%s", OpSmallFile)
+	results, u, err := e.run(ctx, []Work{{Op: OpSmallFile, Path: metaDir + "/" + string(OpSmallFile), Clients: smallFileClients, Seconds: e.Seconds}})
+	if err != nil {
+		return Line{}, err
 	}
-	lines[1] = lines[1].against(lines[0].Value, string(OpSmallFile))
-	return lines, nil
+	return e.opsLine(string(OpSmallFile), results[0], u), nil
 }
 
 // metaOp measures one operation: a mutation compared with bare Raft, and for a read

@@ -23,7 +23,7 @@ func small(ctx context.Context, targets []Target, w Work) (Result, error) {
 		g.Go(func() error {
 			c := &smallClient{op: w.Op, dir: path.Join(w.Path, fmt.Sprintf("client-%d", i)), random: rand.New(rand.NewPCG(1, uint64(i)))}
 			switch {
-			case w.Op == OpCreate, w.Op == OpSmallFile, w.Op == OpSmallFileExclusive:
+			case w.Op == OpCreate, w.Op == OpSmallFile:
 				if err := t.Mkdir(ctx, c.dir); err != nil {
 					return err
 				}
@@ -64,7 +64,7 @@ type smallClient struct {
 // names returns the files of the n-th operation.
 func (c *smallClient) names(n int) (name, to string) {
 	switch c.op {
-	case OpCreate, OpSmallFile, OpSmallFileExclusive:
+	case OpCreate, OpSmallFile:
 		return c.file(n, 0), ""
 	case OpStat:
 		return c.file(c.random.IntN(c.files), 0), ""

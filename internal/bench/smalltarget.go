@@ -30,7 +30,7 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 	switch op {
 	case OpCreate:
 		_, err = t.c.Inodes().CreateEmpty(ctx, dir, path.Base(name), 0o644)
-	case OpSmallFile, OpSmallFileExclusive:
+	case OpSmallFile:
 		err = t.smallFile(ctx, dir, path.Base(name))
 	case OpStat:
 		_, err = t.c.Inodes().Lookup(ctx, dir, path.Base(name))
@@ -52,12 +52,11 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 
 // smallFile makes a file of one block, as a mount does: it is durable when it is closed.
 func (t *clusterTarget) smallFile(ctx context.Context, dir moraine.InodeID, name string) error {
-	later := &client.Later{}
-	attr, err := t.c.Inodes().Create(ctx, dir, name, client.NodeOptions{Mode: 0o644, Exclusive: true, Later: later})
+	attr, err := t.c.Inodes().Create(ctx, dir, name, client.NodeOptions{Mode: 0o644, Exclusive: true})
 	if err != nil {
 		return err
 	}
-	h, err := t.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Later: later})
+	h, err := t.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{})
 	if err != nil {
 		return err
 	}

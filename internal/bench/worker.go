@@ -38,9 +38,8 @@ const (
 	// client. It is only the metadata part of a write: no chunk is put.
 	OpCommit Op = "commit"
 	// OpSmallFile creates a file, writes one block and closes it, as a program on a
-	// mount does. OpSmallFileExclusive does so with exclusive leases.
-	OpSmallFile          Op = "small-file"
-	OpSmallFileExclusive Op = "small-file-exclusive"
+	// mount does.
+	OpSmallFile Op = "small-file"
 	// OpWriteMemory is OpWrite to level memory.
 	OpWriteMemory Op = "write-memory"
 	// OpRandom reads blocks of one file at random, many concurrently.
@@ -202,7 +201,7 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 		return inMemory(ctx, targets[0], w, buf)
 	case OpLoopback:
 		return w.Loopback.work(ctx, w.Bytes, w.Seconds)
-	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit, OpSmallFile, OpSmallFileExclusive:
+	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit, OpSmallFile:
 		return small(ctx, targets, w)
 	}
 	return Result{}, fmt.Errorf("bench: unknown work %q", w.Op)

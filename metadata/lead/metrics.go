@@ -62,9 +62,6 @@ type Metrics struct {
 	LeaseSessions                        prometheus.Gauge // sessions that may have cache leases
 	LeasesGranted                        prometheus.Counter
 	Recalls                              prometheus.Counter
-	Holds                                prometheus.Gauge   // exclusive leases
-	HoldRecalls                          prometheus.Counter // recalls of exclusive leases from their holders
-	HoldsLapsed                          prometheus.Counter // exclusive leases ended because their holders were silent
 	Reclaims                             prometheus.Counter // sessions that came back with cache leases
 	LeasesRanOut                         prometheus.Counter // sessions whose cache leases expired
 	LeaseWaits                           prometheus.Counter // answers that waited for recalls
@@ -142,9 +139,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.LeaseSessions = f.Gauge("lease_sessions", "Sessions with a standing to hold leases.")
 	m.LeasesGranted = f.Counter("leases_granted_total", "Leases granted with answers, those held already included.")
 	m.Recalls = f.Counter("lease_recalls_total", "Recalls sent to sessions.")
-	m.Holds = f.Gauge("exclusive_leases", "Exclusive leases on directories that sessions hold.")
-	m.HoldRecalls = f.Counter("exclusive_lease_recalls_total", "Exclusive leases that the leader recalled.")
-	m.HoldsLapsed = f.Counter("exclusive_leases_lapsed_total", "Exclusive leases that the leader ended because their session did not answer in time.")
 	m.Reclaims = f.Counter("lease_reclaims_total", "Sessions that came back with leases of an earlier connection to a leader.")
 	m.LeasesRanOut = f.Counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
 	m.LeaseWaits = f.Counter("lease_waits_total", "Answers that waited until recalls were carried out.")

@@ -28,8 +28,6 @@ type holder struct {
 	// ended says that the session must begin again. Until it does, or its term ends, it may still
 	// trust its leases.
 	ended bool
-	// asked are the recalled directories that it has not returned, with their deadlines.
-	asked map[moraine.InodeID]time.Time
 }
 
 // ranOut drops the registration of a session whose term has ended. The caller holds the mutex.

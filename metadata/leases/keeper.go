@@ -31,18 +31,16 @@ type Keeper struct {
 	*lead.Term
 	table    *Table
 	sessions Sessions
-	// recalled and returned are what callers wait for: cache leases and exclusive leases of other
-	// sessions, each until the session answers or its leases expire.
-	recalled, returned limit.Resource
+	// recalled is what callers wait for: cache leases of other sessions, each until the session
+	// answers or its leases expire.
+	recalled limit.Resource
 }
 
 // NewKeeper starts to manage leases for a leadership.
 func NewKeeper(t *lead.Term, table *Table, sessions Sessions) *Keeper {
-	of := func(name string) limit.Resource {
-		return limit.Resource{Name: name, Advice: "other clients do not answer a recall, and each delays the answer for a lease term",
-			Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}
-	}
-	return &Keeper{Term: t, table: table, sessions: sessions, recalled: of("recalled cache leases"), returned: of("recalled exclusive lease")}
+	recalled := limit.Resource{Name: "recalled cache leases", Advice: "other clients do not answer a recall, and each delays the answer for a lease term",
+		Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}
+	return &Keeper{Term: t, table: table, sessions: sessions, recalled: recalled}
 }
 
 // Poll begins, renews and polls a session's registration.
@@ -183,7 +181,7 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 			}
 		}
 		if req.Renew {
-			reply.Renewed = !t.keeps(h) && h.renew(began)
+			reply.Renewed = h.renew(began)
 		}
 	}
 	for _, r := range h.recalls {

@@ -8,8 +8,7 @@
 // in Keeper.ResolveSeen or ResolveResult, or until the leases have expired.
 //
 // A Table lives as long as its server and applies every entry. A Keeper lives as long as one
-// leadership. Exclusive leases on directories (exclusive.go) are in the state; the Keeper recalls
-// those that block a request (WantBack).
+// leadership.
 package leases
 
 import (
@@ -22,7 +21,6 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
-	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -87,9 +85,6 @@ type Table struct {
 	// leaseCount is the number of leases.
 	leaseCount int
 	heat       map[moraine.InodeID]heat // recent recalls by lease
-	// exclusive are the exclusive leases, exclusiveCount is their number.
-	exclusive      map[moraine.InodeID]*exclusiveLease
-	exclusiveCount atomic.Int64
 	// shown has the pending changes by what shows them; pendings has all of them.
 	shown    map[shownKey][]*pending
 	pendings map[*pending]struct{}
@@ -106,7 +101,7 @@ func NewTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duratio
 }
 
 // Lead starts to grant leases. sessions are the sessions in the state that may have leases.
-func (t *Table) Lead(sessions []uint64, holds []record.Hold) {
+func (t *Table) Lead(sessions []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
@@ -118,7 +113,6 @@ func (t *Table) Lead(sessions []uint64, holds []record.Hold) {
 	for _, id := range sessions {
 		t.recovering[id] = struct{}{}
 	}
-	t.leadHolds(holds)
 	t.settleRecovery()
 }
 
@@ -131,7 +125,6 @@ func (t *Table) Follow() {
 	for _, h := range t.sessions {
 		close(h.wake)
 	}
-	t.dropHolds()
 	t.sessions, t.slots, t.one, t.many, t.shown, t.pendings, t.recovering = nil, nil, nil, nil, nil, nil, nil
 	t.metrics.Leases.Set(0)
 }
@@ -142,9 +135,6 @@ func (t *Table) Count() int {
 	defer t.mu.Unlock()
 	return t.leaseCount
 }
-
-// Exclusives returns the number of exclusive leases.
-func (t *Table) Exclusives() int64 { return t.exclusiveCount.Load() }
 
 // settleRecovery ends the recovery if nothing is left of it. The caller holds the mutex.
 func (t *Table) settleRecovery() bool {
@@ -175,9 +165,6 @@ func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results 
 	}
 	for i := range results {
 		req := commands[i].GetRequest()
-		if len(results[i].Events.Holds) > 0 {
-			t.changeHolds(results[i].Events.Holds)
-		}
 		if _, closes := req.GetOp().(*wire.MetaRequest_CloseSession); closes && results[i].Response.GetError() == nil {
 			t.drop(t.sessions[req.GetSession()]) // it trusted nothing any more when it sent the request
 			delete(t.recovering, req.GetSession())
@@ -260,14 +247,14 @@ func (t *Table) send(h *holder, touches []*wire.Touch) {
 
 func touchToWire(t *kvtx.Touch) *wire.Touch {
 	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name,
-		Gone: t.Name == "" && (t.Change == kvtx.Removed || t.Change == kvtx.Taken)}
+		Gone: t.Name == "" && t.Change == kvtx.Removed}
 }
 
 // InUse adds the sizes of the tables, by name.
 func (t *Table) InUse(use map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	use["leases"], use["exclusive leases"] = int64(t.leaseCount), t.exclusiveCount.Load()
+	use["leases"] = int64(t.leaseCount)
 	use["sessions that hold leases"] = int64(len(t.sessions))
 	use["changes that wait for holders of leases"] = int64(len(t.pendings))
 	use["names that such changes show"] = int64(len(t.shown))

@@ -17,7 +17,7 @@
 //	names     requests on names and attributes
 //	content   requests on the content of files
 //	ckpt      runs and checkpoints
-//	session   sessions and exclusive leases
+//	session   sessions
 //	work      leases and ends of jobs
 //	check     the checker
 //

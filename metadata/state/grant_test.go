@@ -271,3 +271,19 @@ func TestGrantsBoundTheBytesOfASession(t *testing.T) {
 	}
 	b.check()
 }
+
+// A session does not learn which stripe numbers others may write.
+func TestEndingAnothersGrantTellsNothing(t *testing.T) {
+	b := newCluster(t, 3)
+	owner := b.open(nil)
+	first := owner.grant(owner.root, 4)
+	other := b.open(nil)
+	end := func(c *client, first uint64) *wire.MetaResponse {
+		return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: first}}})
+	}
+	b.ok(end(other, first+100))
+	b.ok(end(other, first))
+	f := owner.mkfile(owner.root, "f")
+	b.ok(owner.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
+		Stripes: []*wire.Stripe{stripe(first, 100, 1, 2)}, Extents: []*wire.Extent{extent(0, 100, first, 0)}}))
+}

@@ -58,10 +58,7 @@ type Result struct {
 	// Repeated says that the answer was kept from an earlier command. Touched then does not have
 	// that command's changes.
 	Repeated bool
-	// Met says that another session's exclusive lease refused the command. The command changed
-	// nothing and may be proposed again.
-	Met    record.Hold
-	Events kvtx.Events
+	Events   kvtx.Events
 }
 
 // Apply applies one command at a log index, and is deterministic. A user-level failure is in
@@ -109,19 +106,13 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, err
 	}
 	b.Merge(t)
-	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Met: t.Met, Events: t.Events}, nil
+	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Events: t.Events}, nil
 }
 
 // guard runs a handler. It turns a user-level failure into the response and discards the handler's
 // writes.
 func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
 	resp, err := handle()
-	if t.HoldErr != nil {
-		return nil, t.HoldErr
-	}
-	if refused := session.RefusedByLease(t); refused != nil && (err == nil || kvtx.IsAnswer(err)) {
-		return refused, nil
-	}
 	if err == nil {
 		err = layout.DropAbandoned(t)
 	}

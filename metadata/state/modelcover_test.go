@@ -17,7 +17,6 @@ import (
 // unmodelled are the leader's own commands that the model never makes. Each has the test that covers
 // it instead, and the reason. Package optest has the requests.
 var unmodelled = map[string]struct{ test, why string }{
-	"lapse_hold":        {"TestHoldsEnd", "what others may not do meanwhile is a table: the model has no notion of who"},
 	"init":              {"TestClusterTranscripts", "there is one, at the beginning of every state"},
 	"add_signing_key":   {"TestClusterTranscripts", "keys have nothing to do with names and content"},
 	"set_feature_level": {"TestGoldenLogs", "the model is of the present level"},

@@ -41,7 +41,6 @@ func TestNumbersThatRunOutAreRefused(t *testing.T) {
 		"move":   move(files[10]),
 		"create": {Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir, Name: "late", Type: wire.FileType_FILE_TYPE_REGULAR}}},
 		"grant":  {Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: dir, Count: 11}}},
-		"hold":   {Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Numbers: 1}}},
 	} {
 		if k := kind(c.do(req)); k != "no space" {
 			t.Errorf("%s: %s", what, k)

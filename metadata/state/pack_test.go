@@ -163,10 +163,7 @@ func TestPackLeavesOut(t *testing.T) {
 		"one replaces another": {func(b *packing) {
 			b.ok(b.c.rename(&wire.Rename{Parent: b.c.root, Name: "f0", NewParent: b.c.root, NewName: "f1"}))
 		}, "1-11", 3, 80},
-		"one is cloned": {func(b *packing) { b.cloneOf(2) }, "1101", 3, 70},
-		"a session has their directory to itself": {func(b *packing) {
-			b.ok(b.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Directory: b.c.root}}}))
-		}, "1111", 4, 100},
+		"one is cloned":            {func(b *packing) { b.cloneOf(2) }, "1101", 3, 70},
 		"one is cloned, then gone": {func(b *packing) { b.cloneOf(2); b.remove(2) }, "11-1", 3, 70},
 	} {
 		t.Run(name, func(t *testing.T) {

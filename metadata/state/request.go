@@ -56,8 +56,5 @@ func request(t *kvtx.Tx, h handler, req *wire.MetaRequest) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	if t.Met.Directory != 0 {
-		return resp, nil
-	}
 	return resp, session.Keep(t, s, oldAcked, req, resp)
 }

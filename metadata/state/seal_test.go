@@ -195,11 +195,6 @@ var attempts = map[string]func(b *sealed) []*wire.MetaRequest{
 			concat(&wire.LinkTarget{Parent: b.other, Name: "new"}, b.run),
 		}
 	},
-	"hold": func(b *sealed) []*wire.MetaRequest {
-		return []*wire.MetaRequest{
-			{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Directory: b.dir}}}, {Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Directory: b.open}}},
-		}
-	},
 	"open_run": func(b *sealed) []*wire.MetaRequest {
 		return []*wire.MetaRequest{{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{Parent: b.dir, Name: "nested", Launch: "L9"}}}}
 	},

@@ -80,7 +80,6 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 		{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: a, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: 0o700}}},
 		{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: linked, Parent: a, Name: "again"}}},
 		{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: linked, Mode: wire.CommitMode_COMMIT_MODE_APPEND}}},
-		{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Directory: a}}},
 		{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: a, Name: "linked"}}},
 	} {
 		look(fmt.Sprintf("%T", req.Op), in.do(req))

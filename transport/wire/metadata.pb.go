@@ -609,9 +609,6 @@ type MetaRequest struct {
 	//	*MetaRequest_CommitRewrite
 	//	*MetaRequest_CheckChunks
 	//	*MetaRequest_DropChunks
-	//	*MetaRequest_Hold
-	//	*MetaRequest_EndHold
-	//	*MetaRequest_Batch
 	//	*MetaRequest_RevokeCert
 	//	*MetaRequest_ListRevoked
 	//	*MetaRequest_ReportObjects
@@ -1527,33 +1524,6 @@ func (x *MetaRequest) GetDropChunks() *DropChunks {
 	return nil
 }
 
-func (x *MetaRequest) GetHold() *Hold {
-	if x != nil {
-		if x, ok := x.Op.(*MetaRequest_Hold); ok {
-			return x.Hold
-		}
-	}
-	return nil
-}
-
-func (x *MetaRequest) GetEndHold() *EndHold {
-	if x != nil {
-		if x, ok := x.Op.(*MetaRequest_EndHold); ok {
-			return x.EndHold
-		}
-	}
-	return nil
-}
-
-func (x *MetaRequest) GetBatch() *Batch {
-	if x != nil {
-		if x, ok := x.Op.(*MetaRequest_Batch); ok {
-			return x.Batch
-		}
-	}
-	return nil
-}
-
 func (x *MetaRequest) GetRevokeCert() *RevokeCert {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_RevokeCert); ok {
@@ -1982,19 +1952,6 @@ type MetaRequest_DropChunks struct {
 	DropChunks *DropChunks `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
 }
 
-type MetaRequest_Hold struct {
-	// Exclusive leases.
-	Hold *Hold `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
-}
-
-type MetaRequest_EndHold struct {
-	EndHold *EndHold `protobuf:"bytes,401,opt,name=end_hold,json=endHold,proto3,oneof"`
-}
-
-type MetaRequest_Batch struct {
-	Batch *Batch `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
-}
-
 type MetaRequest_RevokeCert struct {
 	// Certificates that are no longer accepted.
 	RevokeCert *RevokeCert `protobuf:"bytes,620,opt,name=revoke_cert,json=revokeCert,proto3,oneof"`
@@ -2199,12 +2156,6 @@ func (*MetaRequest_CheckChunks) isMetaRequest_Op() {}
 
 func (*MetaRequest_DropChunks) isMetaRequest_Op() {}
 
-func (*MetaRequest_Hold) isMetaRequest_Op() {}
-
-func (*MetaRequest_EndHold) isMetaRequest_Op() {}
-
-func (*MetaRequest_Batch) isMetaRequest_Op() {}
-
 func (*MetaRequest_RevokeCert) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListRevoked) isMetaRequest_Op() {}
@@ -2258,8 +2209,6 @@ type MetaResponse struct {
 	//	*MetaResponse_Done
 	//	*MetaResponse_Leases
 	//	*MetaResponse_Watch
-	//	*MetaResponse_Hold
-	//	*MetaResponse_Batch
 	//	*MetaResponse_Memory
 	//	*MetaResponse_Lost
 	//	*MetaResponse_CheckChunks
@@ -2658,24 +2607,6 @@ func (x *MetaResponse) GetWatch() *WatchReply {
 	return nil
 }
 
-func (x *MetaResponse) GetHold() *HoldReply {
-	if x != nil {
-		if x, ok := x.Result.(*MetaResponse_Hold); ok {
-			return x.Hold
-		}
-	}
-	return nil
-}
-
-func (x *MetaResponse) GetBatch() *BatchReply {
-	if x != nil {
-		if x, ok := x.Result.(*MetaResponse_Batch); ok {
-			return x.Batch
-		}
-	}
-	return nil
-}
-
 func (x *MetaResponse) GetMemory() *MemoryReply {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Memory); ok {
@@ -2909,14 +2840,6 @@ type MetaResponse_Watch struct {
 	Watch *WatchReply `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
 }
 
-type MetaResponse_Hold struct {
-	Hold *HoldReply `protobuf:"bytes,400,opt,name=hold,proto3,oneof"`
-}
-
-type MetaResponse_Batch struct {
-	Batch *BatchReply `protobuf:"bytes,402,opt,name=batch,proto3,oneof"`
-}
-
 type MetaResponse_Memory struct {
 	Memory *MemoryReply `protobuf:"bytes,461,opt,name=memory,proto3,oneof"`
 }
@@ -3026,10 +2949,6 @@ func (*MetaResponse_Done) isMetaResponse_Result() {}
 func (*MetaResponse_Leases) isMetaResponse_Result() {}
 
 func (*MetaResponse_Watch) isMetaResponse_Result() {}
-
-func (*MetaResponse_Hold) isMetaResponse_Result() {}
-
-func (*MetaResponse_Batch) isMetaResponse_Result() {}
 
 func (*MetaResponse_Memory) isMetaResponse_Result() {}
 
@@ -5730,22 +5649,18 @@ func (x *ReadDirReply) GetMore() bool {
 }
 
 type Create struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
-	Type      FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode      uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid       uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid       uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
-	Target    string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
-	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
-	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
-	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
-	// Of a file with a name, exclusive: its number, an unused one that the session got
-	// with Hold. If the name already belongs to this very file, the request is a retry,
-	// and the file is the answer. 0: the next number.
-	Inode         uint64   `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`
-	Xattrs        []*Xattr `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"` // of a new inode with a name: it never exists without them
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
+	Type          FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	Target        string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
+	Exclusive     bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
+	Unlinked      bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
+	Tenant        string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	Xattrs        []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5848,13 +5763,6 @@ func (x *Create) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
-}
-
-func (x *Create) GetInode() uint64 {
-	if x != nil {
-		return x.Inode
-	}
-	return 0
 }
 
 func (x *Create) GetXattrs() []*Xattr {
@@ -6995,7 +6903,6 @@ type Commit struct {
 	Link             *LinkTarget            `protobuf:"bytes,9,opt,name=link,proto3" json:"link,omitempty"`           // give an unlinked file its name, in the same entry
 	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domain losses that the requested scheme survives; 0: each stripe's own scheme says
 	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count as of this one
-	Create           *Create                `protobuf:"bytes,12,opt,name=create,proto3" json:"create,omitempty"`      // make the file first, in the same entry: a Create with that inode
 	// OVERLAY without stripes: merges tables of the file's extents in this range, for a
 	// commit that was too large because of their number. The bytes do not change. Until
 	// CommitReply.merged_to is merge_to, the next request continues from there.
@@ -7110,13 +7017,6 @@ func (x *Commit) GetFinal() bool {
 		return x.Final
 	}
 	return false
-}
-
-func (x *Commit) GetCreate() *Create {
-	if x != nil {
-		return x.Create
-	}
-	return nil
 }
 
 func (x *Commit) GetMergeFrom() uint64 {
@@ -11815,13 +11715,10 @@ func (x *LeasesReply) GetExact() uint64 {
 
 // Recall ends the right to answer something from the cache.
 type Recall struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
-	Touches []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
-	All     bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
-	// Directories whose exclusive lease is recalled. The acknowledgement only confirms
-	// receipt: the session sends their unsent changes, and EndHold, as soon as it can.
-	Holds         []uint64 `protobuf:"fixed64,4,rep,packed,name=holds,proto3" json:"holds,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
+	Touches       []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
+	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11875,13 +11772,6 @@ func (x *Recall) GetAll() bool {
 		return x.All
 	}
 	return false
-}
-
-func (x *Recall) GetHolds() []uint64 {
-	if x != nil {
-		return x.Holds
-	}
-	return nil
 }
 
 // Touch is a change: of an entry of a directory, or of the attributes of an inode.
@@ -11953,289 +11843,6 @@ func (x *Touch) GetGone() bool {
 	return false
 }
 
-// Hold gives the session the exclusive lease of a directory. Until EndHold no other
-// session changes its entries or sees them, so the session may answer creates in it
-// by itself and send them later. Busy: another session has it. A session that already
-// has it gets it again. The answer has numbers for the files to be made.
-type Hold struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"` // 0: numbers only
-	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"`      // how many inode numbers are requested, 1,024 at most
-	Done          []uint64               `protobuf:"fixed64,3,rep,packed,name=done,proto3" json:"done,omitempty"`    // first numbers of ranges that will not be used any further
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Hold) Reset() {
-	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[118]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Hold) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Hold) ProtoMessage() {}
-
-func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
-func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
-}
-
-func (x *Hold) GetDirectory() uint64 {
-	if x != nil {
-		return x.Directory
-	}
-	return 0
-}
-
-func (x *Hold) GetNumbers() uint32 {
-	if x != nil {
-		return x.Numbers
-	}
-	return 0
-}
-
-func (x *Hold) GetDone() []uint64 {
-	if x != nil {
-		return x.Done
-	}
-	return nil
-}
-
-type HoldReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // the session may use first .. first+count-1
-	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Squash        bool                   `protobuf:"varint,3,opt,name=squash,proto3" json:"squash,omitempty"` // files made by root belong to nobody
-	Directory     *Attr                  `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
-	Since         uint64                 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"` // distinguishes this lease from earlier and later ones
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HoldReply) Reset() {
-	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[119]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HoldReply) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HoldReply) ProtoMessage() {}
-
-func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
-func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
-}
-
-func (x *HoldReply) GetFirst() uint64 {
-	if x != nil {
-		return x.First
-	}
-	return 0
-}
-
-func (x *HoldReply) GetCount() uint32 {
-	if x != nil {
-		return x.Count
-	}
-	return 0
-}
-
-func (x *HoldReply) GetSquash() bool {
-	if x != nil {
-		return x.Squash
-	}
-	return false
-}
-
-func (x *HoldReply) GetDirectory() *Attr {
-	if x != nil {
-		return x.Directory
-	}
-	return nil
-}
-
-func (x *HoldReply) GetSince() uint64 {
-	if x != nil {
-		return x.Since
-	}
-	return 0
-}
-
-// EndHold returns the exclusive lease of a directory; a missing one is no error.
-type EndHold struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	Since         uint64                 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"` // HoldReply.since: a later lease is not meant; 0: any
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EndHold) Reset() {
-	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[120]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EndHold) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EndHold) ProtoMessage() {}
-
-func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
-func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
-}
-
-func (x *EndHold) GetDirectory() uint64 {
-	if x != nil {
-		return x.Directory
-	}
-	return 0
-}
-
-func (x *EndHold) GetSince() uint64 {
-	if x != nil {
-		return x.Since
-	}
-	return 0
-}
-
-// Batch makes several requests of one session, in order and in one entry of the log:
-// Create, Commit and EndHold, each with its number and safe to repeat.
-type Batch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Requests      []*MetaRequest         `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"` // 64 at most
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Batch) Reset() {
-	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[121]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Batch) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Batch) ProtoMessage() {}
-
-func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
-func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
-}
-
-func (x *Batch) GetRequests() []*MetaRequest {
-	if x != nil {
-		return x.Requests
-	}
-	return nil
-}
-
-type BatchReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Responses     []*MetaResponse        `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // one for each; each can fail separately
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BatchReply) Reset() {
-	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[122]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BatchReply) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BatchReply) ProtoMessage() {}
-
-func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
-func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
-}
-
-func (x *BatchReply) GetResponses() []*MetaResponse {
-	if x != nil {
-		return x.Responses
-	}
-	return nil
-}
-
 // LeaseGrant comes with an answer.
 type LeaseGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -12249,7 +11856,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12261,7 +11868,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12274,7 +11881,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12318,7 +11925,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12330,7 +11937,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12343,7 +11950,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12388,7 +11995,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12400,7 +12007,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12413,7 +12020,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12470,7 +12077,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12482,7 +12089,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12495,7 +12102,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12536,7 +12143,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12548,7 +12155,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12561,7 +12168,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12594,7 +12201,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12606,7 +12213,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12619,7 +12226,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12682,7 +12289,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12694,7 +12301,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12707,7 +12314,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12805,7 +12412,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12817,7 +12424,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12830,7 +12437,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -12959,7 +12566,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12971,7 +12578,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12984,7 +12591,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13023,7 +12630,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13035,7 +12642,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13048,7 +12655,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 type Member struct {
@@ -13071,7 +12678,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13083,7 +12690,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13096,7 +12703,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Member) GetId() string {
@@ -13201,7 +12808,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13213,7 +12820,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13226,7 +12833,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13311,7 +12918,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13323,7 +12930,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13336,7 +12943,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13379,7 +12986,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13391,7 +12998,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13404,7 +13011,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *AddMember) GetId() string {
@@ -13431,7 +13038,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13443,7 +13050,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13456,7 +13063,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13476,7 +13083,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13488,7 +13095,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13501,7 +13108,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13524,7 +13131,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13536,7 +13143,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13549,7 +13156,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13591,7 +13198,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13603,7 +13210,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13616,7 +13223,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13665,7 +13272,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13677,7 +13284,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13690,7 +13297,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13713,7 +13320,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13725,7 +13332,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13738,7 +13345,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13778,7 +13385,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13790,7 +13397,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13803,7 +13410,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13871,7 +13478,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13883,7 +13490,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13896,7 +13503,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 type LeaderReply struct {
@@ -13911,7 +13518,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13923,7 +13530,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13936,7 +13543,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -13977,7 +13584,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13989,7 +13596,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14002,7 +13609,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 type MemberReply struct {
@@ -14020,7 +13627,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14032,7 +13639,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14045,7 +13652,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14111,7 +13718,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14123,7 +13730,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14136,7 +13743,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14181,7 +13788,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14193,7 +13800,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14206,7 +13813,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14260,7 +13867,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14272,7 +13879,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14285,7 +13892,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14307,7 +13914,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14319,7 +13926,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14332,7 +13939,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14367,7 +13974,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xcf:\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\x8f9\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14390,8 +13997,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06lookup\x18\x14 \x01(\v2\x14.moraine.wire.LookupB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\x06lookup\x126\n" +
 	"\x04walk\x18\x15 \x01(\v2\x12.moraine.wire.WalkB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\x04walk\x12@\n" +
 	"\bget_attr\x18\x16 \x01(\v2\x15.moraine.wire.GetAttrB\f\xa2\xbb\x18\b\b\x01\x10\x04\x18\x01H\x01H\x00R\agetAttr\x12@\n" +
-	"\bread_dir\x18\x17 \x01(\v2\x15.moraine.wire.ReadDirB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\areadDir\x12@\n" +
-	"\x06create\x18\x18 \x01(\v2\x14.moraine.wire.CreateB\x10\xa2\xbb\x18\f\b\x03\x10\x04\x18\x01(\x018\x01@\x01H\x00R\x06create\x12<\n" +
+	"\bread_dir\x18\x17 \x01(\v2\x15.moraine.wire.ReadDirB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\areadDir\x12>\n" +
+	"\x06create\x18\x18 \x01(\v2\x14.moraine.wire.CreateB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x04\x18\x01(\x018\x01H\x00R\x06create\x12<\n" +
 	"\x06rename\x18\x19 \x01(\v2\x14.moraine.wire.RenameB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x06rename\x12<\n" +
 	"\x06remove\x18\x1a \x01(\v2\x14.moraine.wire.RemoveB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x06remove\x12@\n" +
 	"\bset_attr\x18\x1b \x01(\v2\x15.moraine.wire.SetAttrB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\asetAttr\x12I\n" +
@@ -14409,8 +14017,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\tend_grant\x18) \x01(\v2\x16.moraine.wire.EndGrantB\x0e\xa2\xbb\x18\n" +
 	"\b\x03\x10\x04\x18\x02(\x010\x01H\x00R\bendGrant\x12;\n" +
 	"\x05place\x18* \x01(\v2\x13.moraine.wire.PlaceB\x0e\xa2\xbb\x18\n" +
-	"\b\x04\x10\x04\x18\x02(\x018\x01H\x00R\x05place\x12B\n" +
-	"\x06commit\x18+ \x01(\v2\x14.moraine.wire.CommitB\x12\xa2\xbb\x18\x0e\b\x03\x10\x04\x18\x01(\x010\x018\x01@\x01H\x00R\x06commit\x12I\n" +
+	"\b\x04\x10\x04\x18\x02(\x018\x01H\x00R\x05place\x12@\n" +
+	"\x06commit\x18+ \x01(\v2\x14.moraine.wire.CommitB\x10\xa2\xbb\x18\f\b\x03\x10\x04\x18\x01(\x010\x018\x01H\x00R\x06commit\x12I\n" +
 	"\vget_extents\x18, \x01(\v2\x18.moraine.wire.GetExtentsB\f\xa2\xbb\x18\b\b\x01\x10\x04\x18\x01H\x01H\x00R\n" +
 	"getExtents\x12[\n" +
 	"\x11report_bad_chunks\x18- \x01(\v2\x1d.moraine.wire.ReportBadChunksB\x0e\xa2\xbb\x18\n" +
@@ -14558,10 +14166,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x02\x10\x01\x18\x03H\x00R\vcheckChunks\x12H\n" +
 	"\vdrop_chunks\x18\xe1\x03 \x01(\v2\x18.moraine.wire.DropChunksB\n" +
 	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\n" +
-	"dropChunks\x127\n" +
-	"\x04hold\x18\x90\x03 \x01(\v2\x12.moraine.wire.HoldB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\x04hold\x12E\n" +
-	"\bend_hold\x18\x91\x03 \x01(\v2\x15.moraine.wire.EndHoldB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01@\x01H\x00R\aendHold\x12:\n" +
-	"\x05batch\x18\x92\x03 \x01(\v2\x13.moraine.wire.BatchB\f\xa2\xbb\x18\b\b\x04\x10\x02\x18\x01(\x01H\x00R\x05batch\x12J\n" +
+	"dropChunks\x12J\n" +
 	"\vrevoke_cert\x18\xec\x04 \x01(\v2\x18.moraine.wire.RevokeCertB\f\xa2\xbb\x18\b\b\x03\x10\x01\x18\x038\x01H\x00R\n" +
 	"revokeCert\x12K\n" +
 	"\flist_revoked\x18\xed\x04 \x01(\v2\x19.moraine.wire.ListRevokedB\n" +
@@ -14571,7 +14176,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\xed\x15\n" +
+	"\x02op\"\x8a\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14616,9 +14221,7 @@ const file_metadata_proto_rawDesc = "" +
 	"quarantine\x12)\n" +
 	"\x04done\x18\xc8\x01 \x01(\v2\x12.moraine.wire.DoneH\x00R\x04done\x124\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x19.moraine.wire.LeasesReplyH\x00R\x06leases\x121\n" +
-	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watch\x12.\n" +
-	"\x04hold\x18\x90\x03 \x01(\v2\x17.moraine.wire.HoldReplyH\x00R\x04hold\x121\n" +
-	"\x05batch\x18\x92\x03 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batch\x124\n" +
+	"\x05watch\x18\xca\x01 \x01(\v2\x18.moraine.wire.WatchReplyH\x00R\x05watch\x124\n" +
 	"\x06memory\x18\xcd\x03 \x01(\v2\x19.moraine.wire.MemoryReplyH\x00R\x06memory\x12.\n" +
 	"\x04lost\x18\xce\x03 \x01(\v2\x17.moraine.wire.LostReplyH\x00R\x04lost\x12D\n" +
 	"\fcheck_chunks\x18\xe0\x03 \x01(\v2\x1e.moraine.wire.CheckChunksReplyH\x00R\vcheckChunks\x12A\n" +
@@ -14880,7 +14483,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc6\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xb0\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -14892,8 +14495,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1a\n" +
 	"\bunlinked\x18\t \x01(\bR\bunlinked\x12\x16\n" +
 	"\x06tenant\x18\n" +
-	" \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05inode\x18\v \x01(\x06R\x05inode\x12,\n" +
+	" \x01(\tR\x06tenant\x12,\n" +
 	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"1\n" +
 	"\x05Xattr\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -14992,7 +14594,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\xd8\x04 \x01(\fR\n" +
 	"capability\x12.\n" +
-	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xe1\x03\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xb3\x03\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -15005,8 +14607,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04link\x18\t \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x1a\n" +
 	"\bpromised\x18\v \x01(\rR\bpromised\x12\x14\n" +
 	"\x05final\x18\n" +
-	" \x01(\bR\x05final\x12,\n" +
-	"\x06create\x18\f \x01(\v2\x14.moraine.wire.CreateR\x06create\x12\x1d\n" +
+	" \x01(\bR\x05final\x12\x1d\n" +
 	"\n" +
 	"merge_from\x18\r \x01(\x04R\tmergeFrom\x12\x19\n" +
 	"\bmerge_to\x18\x0e \x01(\x04R\amergeTo\"\x95\x01\n" +
@@ -15413,35 +15014,16 @@ const file_metadata_proto_rawDesc = "" +
 	"\vterm_millis\x18\x03 \x01(\x04R\n" +
 	"termMillis\x12.\n" +
 	"\arecalls\x18\x04 \x03(\v2\x14.moraine.wire.RecallR\arecalls\x12\x14\n" +
-	"\x05exact\x18\x05 \x01(\x04R\x05exact\"w\n" +
+	"\x05exact\x18\x05 \x01(\x04R\x05exact\"a\n" +
 	"\x06Recall\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\x12\x14\n" +
-	"\x05holds\x18\x04 \x03(\x06R\x05holds\"\\\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"\\\n" +
 	"\x05Touch\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x13\n" +
-	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"R\n" +
-	"\x04Hold\x12\x1c\n" +
-	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x18\n" +
-	"\anumbers\x18\x02 \x01(\rR\anumbers\x12\x12\n" +
-	"\x04done\x18\x03 \x03(\x06R\x04done\"\x97\x01\n" +
-	"\tHoldReply\x12\x14\n" +
-	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\rR\x05count\x12\x16\n" +
-	"\x06squash\x18\x03 \x01(\bR\x06squash\x120\n" +
-	"\tdirectory\x18\x04 \x01(\v2\x12.moraine.wire.AttrR\tdirectory\x12\x14\n" +
-	"\x05since\x18\x05 \x01(\x04R\x05since\"=\n" +
-	"\aEndHold\x12\x1c\n" +
-	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +
-	"\x05since\x18\x02 \x01(\x04R\x05since\">\n" +
-	"\x05Batch\x125\n" +
-	"\brequests\x18\x01 \x03(\v2\x19.moraine.wire.MetaRequestR\brequests\"F\n" +
-	"\n" +
-	"BatchReply\x128\n" +
-	"\tresponses\x18\x01 \x03(\v2\x1a.moraine.wire.MetaResponseR\tresponses\"}\n" +
+	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"}\n" +
 	"\n" +
 	"LeaseGrant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -15697,7 +15279,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 147)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15825,98 +15407,93 @@ var file_metadata_proto_goTypes = []any{
 	(*LeasesReply)(nil),       // 123: moraine.wire.LeasesReply
 	(*Recall)(nil),            // 124: moraine.wire.Recall
 	(*Touch)(nil),             // 125: moraine.wire.Touch
-	(*Hold)(nil),              // 126: moraine.wire.Hold
-	(*HoldReply)(nil),         // 127: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 128: moraine.wire.EndHold
-	(*Batch)(nil),             // 129: moraine.wire.Batch
-	(*BatchReply)(nil),        // 130: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 131: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 132: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 133: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 134: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 135: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 136: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 137: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 138: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 139: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 140: moraine.wire.GetMembers
-	(*Member)(nil),            // 141: moraine.wire.Member
-	(*MembersReply)(nil),      // 142: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 143: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 144: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 145: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 146: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 147: moraine.wire.CloneTree
-	(*Concat)(nil),            // 148: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 149: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 150: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 151: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 152: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 153: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 154: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 155: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 156: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 157: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 158: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 159: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 162: moraine.wire.SealPart
-	(*GetStep)(nil),           // 163: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 170: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 171: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),       // 172: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 173: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 174: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 175: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 176: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 177: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 178: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 179: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 180: moraine.wire.GetObject
-	(*GetTier)(nil),           // 181: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 182: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 183: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 184: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 185: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 186: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 187: moraine.wire.Error
-	(*Topology)(nil),          // 188: moraine.wire.Topology
-	(*RunReply)(nil),          // 189: moraine.wire.RunReply
-	(*StepReply)(nil),         // 190: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 191: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 192: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 193: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 194: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 195: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 196: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 197: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 198: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 199: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 200: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 201: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 202: moraine.wire.DeviceState
-	(*Attr)(nil),              // 203: moraine.wire.Attr
-	(FileType)(0),             // 204: moraine.wire.FileType
-	(*Placement)(nil),         // 205: moraine.wire.Placement
-	(*Stripe)(nil),            // 206: moraine.wire.Stripe
-	(*Extent)(nil),            // 207: moraine.wire.Extent
-	(*Object)(nil),            // 208: moraine.wire.Object
-	(*Host)(nil),              // 209: moraine.wire.Host
-	(*Device)(nil),            // 210: moraine.wire.Device
-	(*SigningKey)(nil),        // 211: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 212: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 213: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 214: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 215: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 216: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 217: moraine.wire.BucketTraits
+	(*LeaseGrant)(nil),        // 126: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 127: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 128: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 129: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 130: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 131: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 132: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 133: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 134: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 135: moraine.wire.GetMembers
+	(*Member)(nil),            // 136: moraine.wire.Member
+	(*MembersReply)(nil),      // 137: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 138: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 139: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 140: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 141: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 142: moraine.wire.CloneTree
+	(*Concat)(nil),            // 143: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 144: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 145: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 146: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 147: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 148: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 149: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 150: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 151: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 152: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 153: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 154: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 155: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 156: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 157: moraine.wire.SealPart
+	(*GetStep)(nil),           // 158: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 159: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 160: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 161: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 162: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 163: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 164: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 165: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 166: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 167: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 168: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 169: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 170: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 171: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 172: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 173: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 174: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 175: moraine.wire.GetObject
+	(*GetTier)(nil),           // 176: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 177: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 178: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 179: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 180: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 181: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 182: moraine.wire.Error
+	(*Topology)(nil),          // 183: moraine.wire.Topology
+	(*RunReply)(nil),          // 184: moraine.wire.RunReply
+	(*StepReply)(nil),         // 185: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 186: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 187: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 188: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 189: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 190: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 191: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 192: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 193: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 194: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 195: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 196: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 197: moraine.wire.DeviceState
+	(*Attr)(nil),              // 198: moraine.wire.Attr
+	(FileType)(0),             // 199: moraine.wire.FileType
+	(*Placement)(nil),         // 200: moraine.wire.Placement
+	(*Stripe)(nil),            // 201: moraine.wire.Stripe
+	(*Extent)(nil),            // 202: moraine.wire.Extent
+	(*Object)(nil),            // 203: moraine.wire.Object
+	(*Host)(nil),              // 204: moraine.wire.Host
+	(*Device)(nil),            // 205: moraine.wire.Device
+	(*SigningKey)(nil),        // 206: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 207: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 208: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 209: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 210: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 211: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 212: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15957,52 +15534,52 @@ var file_metadata_proto_depIdxs = []int32{
 	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	171, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	172, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	155, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	156, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	157, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	158, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	159, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	160, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	161, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	162, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	163, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	164, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	165, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	166, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	167, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
 	109, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	173, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	174, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	175, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	176, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	177, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	178, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	179, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	180, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	181, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	182, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	183, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	168, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	169, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	170, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	171, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	172, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	173, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	174, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	175, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	176, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	177, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	178, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	116, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	118, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	119, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
 	121, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	147, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	148, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	149, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	142, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	143, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	144, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
 	122, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	132, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	136, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	140, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	144, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	145, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	146, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	150, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	127, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	131, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	135, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	139, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	140, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	141, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	145, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	152, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	154, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	156, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	147, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	149, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	151, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
 	79,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
 	77,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
 	81,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
@@ -16010,189 +15587,180 @@ var file_metadata_proto_depIdxs = []int32{
 	98,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
 	89,  // 89: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
 	91,  // 90: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	126, // 91: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	128, // 92: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	129, // 93: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	12,  // 94: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 95: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	184, // 96: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	185, // 97: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	186, // 98: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	187, // 99: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	131, // 100: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 101: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 102: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	188, // 103: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 104: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 105: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 106: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 107: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 108: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 109: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 110: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 111: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 112: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 113: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 114: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 115: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 116: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 117: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	189, // 118: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	190, // 119: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	191, // 120: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	192, // 121: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	193, // 122: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 123: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	194, // 124: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	195, // 125: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	196, // 126: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 127: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 128: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	137, // 129: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	142, // 130: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	151, // 131: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	153, // 132: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	155, // 133: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	159, // 134: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 135: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 136: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	134, // 137: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	127, // 138: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	130, // 139: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	78,  // 140: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 141: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 142: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 143: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	158, // 144: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 145: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 146: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	197, // 147: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	198, // 148: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	11,  // 149: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 150: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	135, // 151: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 152: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	199, // 153: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 154: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	188, // 155: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	200, // 156: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 157: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 158: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 159: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 160: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 161: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 162: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	201, // 163: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 164: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 165: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	202, // 166: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	203, // 167: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	203, // 168: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 169: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	203, // 170: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	203, // 171: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 172: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	204, // 173: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 174: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 175: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	200, // 176: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	205, // 177: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	200, // 178: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	200, // 179: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	205, // 180: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	206, // 181: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	207, // 182: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 183: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 184: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	43,  // 185: moraine.wire.Commit.create:type_name -> moraine.wire.Create
-	62,  // 186: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 187: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 188: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 189: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	203, // 190: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	203, // 191: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	207, // 192: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	206, // 193: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	208, // 194: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 195: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	209, // 196: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	210, // 197: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	211, // 198: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	210, // 199: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	212, // 200: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 201: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 202: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	211, // 203: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 204: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 205: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	213, // 206: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 207: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	80,  // 208: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	80,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	214, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	215, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	206, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	200, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	202, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	214, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	216, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	206, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 231: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	207, // 232: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	207, // 233: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	206, // 234: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 235: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 236: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	217, // 237: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 238: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 239: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 240: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 241: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 242: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 243: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 244: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 245: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 246: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 247: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 248: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	203, // 249: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 250: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 251: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	125, // 252: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 253: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	204, // 254: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	133, // 255: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	138, // 256: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 257: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	139, // 258: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	139, // 259: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	138, // 260: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	141, // 261: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	143, // 262: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 263: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 264: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 265: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	138, // 266: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	141, // 267: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	157, // 268: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	269, // [269:269] is the sub-list for method output_type
-	269, // [269:269] is the sub-list for method input_type
-	269, // [269:269] is the sub-list for extension type_name
-	269, // [269:269] is the sub-list for extension extendee
-	0,   // [0:269] is the sub-list for field type_name
+	12,  // 91: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 92: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	179, // 93: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	180, // 94: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	181, // 95: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	182, // 96: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	126, // 97: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 98: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 99: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	183, // 100: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 101: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 102: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 103: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 104: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 105: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 106: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 107: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 108: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 109: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 110: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 111: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 112: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 113: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 114: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	184, // 115: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	185, // 116: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	186, // 117: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	187, // 118: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	188, // 119: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 120: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	189, // 121: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	190, // 122: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	191, // 123: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 124: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 125: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	132, // 126: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	137, // 127: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	146, // 128: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	148, // 129: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	150, // 130: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	154, // 131: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 132: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 133: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	129, // 134: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	78,  // 135: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 136: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 137: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 138: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	153, // 139: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 140: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 141: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	192, // 142: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	193, // 143: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	11,  // 144: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 145: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	130, // 146: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 147: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	194, // 148: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 149: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	183, // 150: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	195, // 151: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 152: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 153: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 154: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 155: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 156: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 157: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	196, // 158: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 159: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 160: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	197, // 161: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	198, // 162: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	198, // 163: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 164: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	198, // 165: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	198, // 166: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 167: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	199, // 168: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 169: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 170: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	195, // 171: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	200, // 172: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	195, // 173: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	195, // 174: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	200, // 175: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	201, // 176: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	202, // 177: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 178: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 179: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	62,  // 180: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 181: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 182: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 183: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	198, // 184: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	198, // 185: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	202, // 186: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	201, // 187: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	203, // 188: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 189: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	204, // 190: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	205, // 191: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	206, // 192: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	205, // 193: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	207, // 194: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 195: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 196: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	206, // 197: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 198: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 199: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	208, // 200: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 201: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	80,  // 202: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	80,  // 203: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	209, // 204: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 205: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	210, // 206: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 207: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 208: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 209: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	201, // 210: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 211: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 212: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 213: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 214: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	195, // 215: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	197, // 216: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 217: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 218: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 219: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	209, // 220: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	211, // 221: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 222: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 223: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	201, // 224: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 225: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	202, // 226: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	202, // 227: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	201, // 228: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 229: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 230: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	212, // 231: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 232: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 233: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 234: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 235: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 236: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 237: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 238: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 239: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 240: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 241: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 242: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 243: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 244: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	199, // 245: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 246: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 247: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 248: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 249: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 250: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 251: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 252: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 253: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 254: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 255: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 256: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 257: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 258: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 259: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	260, // [260:260] is the sub-list for method output_type
+	260, // [260:260] is the sub-list for method input_type
+	260, // [260:260] is the sub-list for extension type_name
+	260, // [260:260] is the sub-list for extension extendee
+	0,   // [0:260] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16297,9 +15865,6 @@ func file_metadata_proto_init() {
 		(*MetaRequest_CommitRewrite)(nil),
 		(*MetaRequest_CheckChunks)(nil),
 		(*MetaRequest_DropChunks)(nil),
-		(*MetaRequest_Hold)(nil),
-		(*MetaRequest_EndHold)(nil),
-		(*MetaRequest_Batch)(nil),
 		(*MetaRequest_RevokeCert)(nil),
 		(*MetaRequest_ListRevoked)(nil),
 		(*MetaRequest_ReportObjects)(nil),
@@ -16344,8 +15909,6 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Done)(nil),
 		(*MetaResponse_Leases)(nil),
 		(*MetaResponse_Watch)(nil),
-		(*MetaResponse_Hold)(nil),
-		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Memory)(nil),
 		(*MetaResponse_Lost)(nil),
 		(*MetaResponse_CheckChunks)(nil),
@@ -16363,7 +15926,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   152,
+			NumMessages:   147,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -258,8 +258,6 @@ type Operation struct {
 	Owned bool `protobuf:"varint,6,opt,name=owned,proto3" json:"owned,omitempty"`
 	// grows: it may use more space. The leader refuses it while the metadata disks are nearly full.
 	Grows bool `protobuf:"varint,7,opt,name=grows,proto3" json:"grows,omitempty"`
-	// batched: a Batch may contain it.
-	Batched bool `protobuf:"varint,8,opt,name=batched,proto3" json:"batched,omitempty"`
 	// leased: a read whose answer shows no cacheable item other than those that the state machine
 	// records for cache leases.
 	Leased bool `protobuf:"varint,9,opt,name=leased,proto3" json:"leased,omitempty"`
@@ -361,13 +359,6 @@ func (x *Operation) GetGrows() bool {
 	return false
 }
 
-func (x *Operation) GetBatched() bool {
-	if x != nil {
-		return x.Batched
-	}
-	return false
-}
-
 func (x *Operation) GetLeased() bool {
 	if x != nil {
 		return x.Leased
@@ -438,7 +429,7 @@ var File_operation_proto protoreflect.FileDescriptor
 
 const file_operation_proto_rawDesc = "" +
 	"\n" +
-	"\x0foperation.proto\x12\fmoraine.wire\x1a google/protobuf/descriptor.proto\"\xcb\x06\n" +
+	"\x0foperation.proto\x12\fmoraine.wire\x1a google/protobuf/descriptor.proto\"\xb1\x06\n" +
 	"\tOperation\x126\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x1e.moraine.wire.Operation.EffectR\x06effect\x129\n" +
 	"\acallers\x18\x02 \x01(\x0e2\x1f.moraine.wire.Operation.CallersR\acallers\x123\n" +
@@ -446,8 +437,7 @@ const file_operation_proto_rawDesc = "" +
 	"\arouting\x18\x04 \x01(\x0e2\x1f.moraine.wire.Operation.RoutingR\arouting\x12\x18\n" +
 	"\asession\x18\x05 \x01(\bR\asession\x12\x14\n" +
 	"\x05owned\x18\x06 \x01(\bR\x05owned\x12\x14\n" +
-	"\x05grows\x18\a \x01(\bR\x05grows\x12\x18\n" +
-	"\abatched\x18\b \x01(\bR\abatched\x12\x16\n" +
+	"\x05grows\x18\a \x01(\bR\x05grows\x12\x16\n" +
 	"\x06leased\x18\t \x01(\bR\x06leased\x12\x1b\n" +
 	"\tread_only\x18\n" +
 	" \x01(\bR\breadOnly\x12 \n" +

@@ -42,9 +42,6 @@ type Metrics struct {
 	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
 	CacheMisses        prometheus.Counter // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
-	LocalCreates       prometheus.Counter // files made under exclusive leases
-	LocalCreatesLost   prometheus.Counter // those that the service refused
-	HoldRecalls        prometheus.Counter // exclusive leases that the service recalled
 	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
 	// WaitsExceeded counts the calls that failed because a bounded resource of the client was not
 	// free in time.
@@ -85,9 +82,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CacheHits:          f.Counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
 		CacheMisses:        f.Counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
 		CacheRecalls:       f.Counter("cache_recalls_total", "Recalls carried out."),
-		LocalCreates:       f.Counter("local_creates_total", "Files made under exclusive leases, before the service knew of them."),
-		LocalCreatesLost:   f.Counter("local_creates_lost_total", "Files made under exclusive leases that the service refused, or that ended with the session."),
-		HoldRecalls:        f.Counter("exclusive_lease_recalls_total", "Exclusive leases that the service recalled."),
 		LeaseRequests:      f.Counter("lease_requests_total", "Requests that renew leases and poll for recalls; the meta requests do not include them."),
 		WaitsExceeded:      limit.NewMetrics(reg, "client"),
 	}

@@ -40,9 +40,6 @@ type cache struct {
 	returning map[uint64]struct{}
 	returns   uint64 // number of the last request that returned leases
 	events    eventLog
-	// exclusive are the exclusive leases, and the files made under them; nil if the client uses
-	// none.
-	exclusive *exclusive
 	// doubted gets a value when the client must begin a new standing.
 	doubted chan struct{}
 }
@@ -65,11 +62,8 @@ type leased struct {
 	attrs   map[uint64]struct{}
 	names   []string // all entries, in order, if listed
 	listed  bool
-	// complete says that entries has all names, though not in order: files made under an
-	// exclusive lease were added to a listing.
-	complete bool
-	partial  []string // the beginning of a listing
-	at       *list.Element
+	partial []string // the beginning of a listing
+	at      *list.Element
 	// recalls counts the recalls since a time. A lease that is recalled again and again is of
 	// little use.
 	recalls int
@@ -138,9 +132,6 @@ func (c *cache) use(lease uint64) *leased {
 
 // get returns an inode's attributes, or nil if they are not cached. The caller holds the mutex.
 func (c *cache) get(inode uint64) *wire.Attr {
-	if m := c.exclusive.of(inode); m != nil {
-		return m.Attr
-	}
 	a, ok := c.attrs[inode]
 	if !ok || !c.free(inode) || c.use(a.under.id) == nil {
 		return nil
@@ -151,15 +142,12 @@ func (c *cache) get(inode uint64) *wire.Attr {
 // find returns the inode of an entry, 0 if the entry does not exist. The caller holds the
 // mutex.
 func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
-	if m := c.exclusive.named(dir, name); m != nil {
-		return m.Attr.Inode, true
-	}
 	l := c.use(dir)
 	if l == nil {
 		return 0, false
 	}
 	inode, known = l.entries[name]
-	return inode, known || l.listed || l.complete
+	return inode, known || l.listed
 }
 
 // attr answers Conn.StatInode.
@@ -218,7 +206,7 @@ func (c *cache) page(dir moraine.InodeID, after string, limit int) *wire.ReadDir
 
 func (c *cache) listing(dir uint64, after string, limit int) *wire.ReadDirReply {
 	l := c.use(dir)
-	if l == nil || !l.listed || c.exclusive.pending(dir) {
+	if l == nil || !l.listed {
 		return nil
 	}
 	first := sort.SearchStrings(l.names, after)
@@ -258,7 +246,6 @@ func (c *cache) reset() {
 	defer c.mu.Unlock()
 	c.clear()
 	c.standing = standing{}
-	c.exclusive.giveAllBack()
 	c.doubt()
 }
 

@@ -23,31 +23,7 @@ func (c *cache) dropAttr(inode uint64) {
 	}
 }
 
-func (l *leased) unlist() { l.names, l.listed, l.complete, l.partial = nil, false, false, nil }
-
-// unorder forgets the order of the entries, but keeps the entries.
-func (l *leased) unorder() {
-	complete := l.complete || l.listed
-	l.unlist()
-	l.complete = complete
-}
-
-// know and forget record what this client did to an entry under an exclusive lease.
-func (l *leased) know(c *cache, name string, inode uint64) {
-	l.unorder()
-	if _, ok := l.entries[name]; !ok {
-		c.items++
-	}
-	l.entries[name] = inode
-}
-
-func (l *leased) forget(c *cache, name string) {
-	l.unorder()
-	if _, ok := l.entries[name]; ok {
-		delete(l.entries, name)
-		c.items--
-	}
-}
+func (l *leased) unlist() { l.names, l.listed, l.partial = nil, false, nil }
 
 func (c *cache) dropEntry(l *leased, name string) {
 	if _, ok := l.entries[name]; ok {
@@ -102,9 +78,6 @@ func (c *cache) recall(recalls []*wire.Recall) {
 		}
 		c.standing.carried = r.Number
 		c.metrics.CacheRecalls.Inc()
-		for _, dir := range r.Holds {
-			c.exclusive.wantedBack(dir)
-		}
 		if r.All {
 			c.clear()
 			continue

@@ -2,8 +2,7 @@
 // notices when another server becomes leader (endpointhealth.go). It opens and renews the
 // session (session.go), numbers mutations so that each is applied at most once (window.go), and
 // repeats requests without an answer. It caches names and attributes under cache leases
-// (cache.go, leases.go), and creates files under exclusive leases on directories
-// (exclusive.go).
+// (cache.go, leases.go).
 //
 // One path through it: Walk looks in the cache (cachewalk.go). For what no lease covers, Do
 // sends a request under the current session. A mutation takes the next number of the session's
@@ -53,8 +52,7 @@ type Conn struct {
 	session atomic.Pointer[Session]
 	// incarnation is the newest incarnation of the metadata that a server has named.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
-	cache       *cache     // nil if disabled
-	Exclusive   *exclusive // nil if disabled
+	cache       *cache // nil if disabled
 	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
 	// revoked is the version of the dialer's list of revoked servers. Both change together, under
@@ -73,8 +71,7 @@ type Config struct {
 	AttemptTimeout time.Duration
 	Patience       time.Duration
 	// CacheEntries bounds the cached names and attributes; 0 or less: none.
-	CacheEntries    int
-	ExclusiveLeases bool
+	CacheEntries int
 }
 
 // Deps are what a Conn works with. All but Reports are required.
@@ -101,10 +98,6 @@ func New(cfg Config, deps Deps) *Conn {
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
-		if cfg.ExclusiveLeases {
-			m.Exclusive = newExclusive(m, m.cache)
-			m.cache.exclusive = m.Exclusive
-		}
 	}
 	m.endpointHealth = newEndpointHealth(m)
 	return m
@@ -171,9 +164,6 @@ const MaxSessions = 3
 func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, mutation bool) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	if !mutation {
-		if err := m.Exclusive.clear(ctx, req); err != nil {
-			return nil, false, err
-		}
 		return m.exchange(ctx, req, s, 0)
 	}
 	n, err := s.numbers.take(ctx)
@@ -182,11 +172,6 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.Id)
-	// Only after putAside: from here on no local file is made that the request concerns.
-	if err := m.Exclusive.clear(ctx, req); err != nil {
-		m.cache.takeUp(named, nil, true, false)
-		return nil, false, err
-	}
 	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
 		LeaseEpoch: epoch, Op: req.Op}, s, n)
 	m.cache.takeUp(named, resp.GetLease(), err != nil, unknown)

@@ -108,7 +108,6 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	st := &c.standing
 	st.trusted, st.carried = false, 0
 	st.epoch++
-	c.exclusive.giveAllBack()
 	// Leases that were being returned are no longer held.
 	c.back, c.returning = nil, map[uint64]struct{}{}
 	c.events.all()

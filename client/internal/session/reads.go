@@ -112,21 +112,6 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 // HasNoXattrs reports whether an inode is known to have no extended attributes.
 func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool { return m.cache.hasNoXattrs(inode) }
 
-// Place returns the inode that decides where the bytes of a file go and in which quotas they
-// count. For a file that the service does not know yet it is the directory.
-func (m *Conn) Place(inode moraine.InodeID) moraine.InodeID {
-	c := m.cache
-	if c == nil || c.exclusive == nil {
-		return inode
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.exclusive.made[uint64(inode)]; m != nil {
-		return moraine.InodeID(m.h.dir)
-	}
-	return inode
-}
-
 // CacheItems is how many names, attributes and leases are cached now.
 func (m *Conn) CacheItems() int {
 	if m.cache == nil {

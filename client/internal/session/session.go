@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,12 @@ type Session struct {
 	routing atomic.Uint64
 }
 
+// ErrClosed is the error of work left undone when the client was closed.
+var ErrClosed = errors.New("the client is closed")
+
+// ErrPutLost is the error of bytes whose session ended before their commit.
+var ErrPutLost = errors.New("the session ended before the bytes that it had sent were committed")
+
 // Start opens the first session. Until life ends, goroutines of running keep the session, its
 // leases and the health of the servers. ctx bounds only the opening. On error the caller ends
 // life.
@@ -44,25 +51,7 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	if m.cache != nil {
 		running.Go(func() { m.keepLeases(life) })
 	}
-	if e := m.Exclusive; e != nil {
-		e.spawn = func(fn func(context.Context)) bool {
-			if life.Err() != nil {
-				return false
-			}
-			running.Go(func() { fn(life) })
-			return true
-		}
-		running.Go(func() { e.tick(life) })
-	}
 	return nil
-}
-
-// SendAllMade returns the exclusive leases. It ends once the service has received all files
-// created under them, or ctx has ended.
-func (m *Conn) SendAllMade(ctx context.Context) {
-	if err := m.Exclusive.finish(ctx); err != nil {
-		m.Log.Warn("some files created under exclusive leases were not sent", "err", err)
-	}
 }
 
 // Forget empties the cache: from here on the client carries out no recalls.

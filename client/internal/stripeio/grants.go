@@ -368,7 +368,7 @@ func (p *grantPool) askGrant(ctx context.Context, key GrantKey, inode moraine.In
 	avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
 	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
 		return p.c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
-			Inode: uint64(p.c.meta.Place(inode)), Count: size, Scheme: wire.SchemeToWire(key.Scheme),
+			Inode: uint64(inode), Count: size, Scheme: wire.SchemeToWire(key.Scheme),
 			ChunkLength: uint64(p.c.cfg.ChunkBytes), Avoid: wireDevices(avoid)}}})
 	}
 	if len(avoid) == 0 {

@@ -94,7 +94,7 @@ func (p *grantPool) effective(ctx context.Context, asked GrantKey, inode moraine
 		return key, nil
 	}
 	at := policyPlace(asked, inode)
-	reply, err := p.c.GetPolicy(ctx, p.c.meta.Place(at))
+	reply, err := p.c.GetPolicy(ctx, at)
 	switch {
 	case retry.IsKind(err, moraine.NotFound), retry.IsKind(err, moraine.PermissionDenied):
 		// The inode is gone, or not visible to this session. The service may still give a grant,

@@ -9,8 +9,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// nameChecks check inodes, directories and what belongs to them: attributes, quotas, usage and
-// exclusive leases.
+// nameChecks check inodes, directories and what belongs to them: attributes, quotas and usage.
 type nameChecks struct {
 	*sessionChecks
 	inodes   map[moraine.InodeID]*record.Inode

@@ -39,8 +39,8 @@ func runSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if wait, err := sweepWaits(t, j, dir); wait || err != nil {
-		return 0, err
+	if sweepWaits(t, j, dir) {
+		return 0, nil
 	}
 	parent, name, err := tree.NameOf(&t.View, dir)
 	if err != nil {
@@ -86,21 +86,13 @@ func runSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	return len(t.Order) - before, names.DropName(t, dir, name)
 }
 
-// sweepWaits delays a sweep while the directory changed within sweepGrace, or while a session has an
-// exclusive lease on it or its parent.
-func sweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
-	held, err := tree.Holder(&t.View, dir.Id)
-	if err == nil && held.Session == 0 {
-		held, err = tree.Holder(&t.View, dir.Parent)
-	}
-	if err != nil {
-		return false, err
-	}
-	if held.Session == 0 && (len(j.Cursor) > 0 || t.Now-dir.Mtime >= sweepGrace*1_000_000) {
-		return false, nil
+// sweepWaits delays a sweep while the directory changed within sweepGrace.
+func sweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) bool {
+	if len(j.Cursor) > 0 || t.Now-dir.Mtime >= sweepGrace*1_000_000 {
+		return false
 	}
 	jobs.UnindexJob(t, j)
 	j.After = t.ClusterTime() + sweepGrace
 	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
-	return true, nil
+	return true
 }

@@ -93,7 +93,6 @@ func cloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 		t.Del(key) // the source was removed after its name was listed: the copy stays empty or as it is
 		return nil
 	}
-	tree.MindHold(t, from) // the holder of the lease may have created files that the state does not know yet
 	into, err := tree.Inode(t, row.Into)
 	if err != nil {
 		return kvtx.Damaged(err)

@@ -31,11 +31,6 @@ type commitWork struct {
 // and names the file if requested. It requires a live session, live grants, and unused stripe
 // numbers. A retry of an identical commit gets the same answer.
 func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
-	if op.GetCreate() != nil {
-		if err := createFirst(t, op); err != nil {
-			return nil, err
-		}
-	}
 	w, err := parseCommit(t, op)
 	if err != nil {
 		return nil, err
@@ -509,13 +504,4 @@ func displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget
 		return nil
 	}
 	return names.DropName(t, old, l.GetName())
-}
-
-// createFirst creates the file for a commit that includes its creation.
-func createFirst(t *kvtx.Tx, op *wire.Commit) error {
-	if c := op.GetCreate(); c.GetInode() == 0 || c.GetInode() != op.GetInode() {
-		return kvtx.Fail(moraine.InvalidArgument, "commit", moraine.InodeID(op.GetInode()).String(), "it makes file %s", moraine.InodeID(c.GetInode()))
-	}
-	_, err := names.Create(t, op.GetCreate())
-	return err
 }

@@ -3,8 +3,6 @@ package content
 import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
-	"github.com/morainefs/moraine/metadata/state/names"
-	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
@@ -67,16 +65,3 @@ func PackDomain(r *kvtx.View, dir moraine.InodeID, scopes map[moraine.InodeID]bo
 // packDepth is the depth below the root of a directory whose files, with those of its
 // subdirectories, are packed together.
 const packDepth = 2
-
-// MayName reports whether an inode exists in the scope of a caller's session. A leader uses it
-// before the state machine decides on the request.
-func MayName(v *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (bool, error) {
-	sc, err := names.ReadScope(v, caller, session)
-	if kvtx.IsAnswer(err) {
-		return false, nil // the request itself will fail the same way
-	}
-	if err != nil {
-		return false, err
-	}
-	return tree.MayName(v, sc, id)
-}

@@ -5,8 +5,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// sessionKeys are the keys of sessions, and of what each session has: answers, grants, exclusive
-// leases and number ranges.
+// sessionKeys are the keys of sessions, and of what each session has: answers, grants and files
+// without a name.
 type sessionKeys struct{ partition }
 
 func (k sessionKeys) Session(s moraine.SessionID) []byte { return k.U64(record.TabSession, uint64(s)) }
@@ -39,20 +39,4 @@ func (k sessionKeys) SessionInode(s moraine.SessionID, i moraine.InodeID) []byte
 
 func (k sessionKeys) EndedSession(s moraine.SessionID) []byte {
 	return k.U64(record.TabEndedSession, uint64(s))
-}
-
-func (k sessionKeys) Hold(dir moraine.InodeID) []byte { return k.U64(record.TabHold, uint64(dir)) }
-
-func (k sessionKeys) SessionHolds(s moraine.SessionID) []byte {
-	return k.U64(record.TabSessionHold, uint64(s))
-}
-
-func (k sessionKeys) SessionHold(s moraine.SessionID, dir moraine.InodeID) []byte {
-	return k.u64x2(record.TabSessionHold, uint64(s), uint64(dir))
-}
-
-func (k sessionKeys) Ranges(s moraine.SessionID) []byte { return k.U64(record.TabRange, uint64(s)) }
-
-func (k sessionKeys) Numbers(s moraine.SessionID, last moraine.InodeID) []byte {
-	return k.u64x2(record.TabRange, uint64(s), uint64(last))
 }

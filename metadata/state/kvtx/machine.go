@@ -24,7 +24,6 @@ type Events struct {
 	DirUnnamed     bool   // a directory lost a name: it was renamed or removed
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
-	Holds          []record.Hold // Holds are exclusive leases that began, and, with session 0, those that ended.
 }
 
 // UnknownCommand returns the error that stops the node. A newer build proposed a command that this

@@ -27,16 +27,12 @@ const (
 	Added
 	// Removed: an entry was removed, or, without a name, the inode itself.
 	Removed
-	// Taken: nothing changed, but a session received the exclusive lease on the directory.
-	Taken
 )
 
 // Seen lists the cacheable items that an answer shows. An answer must not show changes before other
 // clients may learn of them.
 type Seen struct {
 	Touches []Touch
-	// Missing are inodes that the request named and that do not exist.
-	Missing []moraine.InodeID
 	// All says that the answer may show anything.
 	All bool
 }

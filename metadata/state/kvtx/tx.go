@@ -163,10 +163,6 @@ type Tx struct {
 	Read []moraine.InodeID
 	// Repeated says that the response is the kept answer of an earlier command.
 	Repeated bool
-	// Met is another session's exclusive lease that refused the command. HoldErr is the error, if
-	// any, of reading that lease.
-	Met     record.Hold
-	HoldErr error
 }
 
 // Begin returns the transaction of the next command. It reuses the memory of the previous one,

@@ -24,12 +24,6 @@ func delInode(t *kvtx.Tx, i *record.Inode) error {
 		t.Count[record.CPolicies]--
 	}
 	if i.Typ == record.TypeDirectory {
-		tree.MindHold(t, i.Id)
-		if t.Session != nil {
-			if err := tree.DropHold(t, i.Id, t.Session.Id, 0); err != nil {
-				return err
-			}
-		}
 		if err := usage.DropQuota(t, i.Id); err != nil {
 			return err
 		}

@@ -25,15 +25,12 @@ func CheckName(op, name string) error {
 	return nil
 }
 
-// MakeInode issues a number for i unless it has one, sets its times and writes it. A file starts
-// empty at the first generation.
+// MakeInode issues a number for i, sets its times and writes it. A file starts empty at the first
+// generation.
 func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
-	id := moraine.ID(i.Id)
-	if id == 0 {
-		var err error
-		if id, err = t.NextID(record.CInode); err != nil {
-			return nil, err
-		}
+	id, err := t.NextID(record.CInode)
+	if err != nil {
+		return nil, err
 	}
 	n := &i
 	n.Id = moraine.InodeID(id)
@@ -107,22 +104,15 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case ok && op.GetInode() != 0:
-		return existingAs(t, op, e)
-	case ok:
+	if ok {
 		return existing(t, op, e)
-	case op.GetInode() != 0:
-		if err := takeNumber(t, moraine.InodeID(op.GetInode())); err != nil {
-			return nil, err
-		}
 	}
 	tenant, err := tenantOf(t, dir, op)
 	if err != nil {
 		return nil, err
 	}
 	n := newInode(t.Scope, op)
-	n.Id, n.Tenant, n.Parent = moraine.InodeID(op.GetInode()), tenant, dir.Id
+	n.Tenant, n.Parent = tenant, dir.Id
 	n.Name = Hint(t, op.GetName())
 	child, err := MakeInode(t, n)
 	if err != nil {
@@ -144,8 +134,6 @@ func checkCreate(op *wire.Create) error {
 		return kvtx.Fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
 	case op.GetUnlinked() && (typ != record.TypeFile || op.GetName() != ""):
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
-	case op.GetInode() != 0 && (op.GetUnlinked() || typ != record.TypeFile || !op.GetExclusive()):
-		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a new file with a name is given a number")
 	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a file without a name is given its attributes by SetXattr")
 	case op.GetUnlinked():

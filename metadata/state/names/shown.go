@@ -22,8 +22,6 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 		return confineAttr(v, sc, r.Extents.GetAttr())
 	case *wire.MetaResponse_Commit:
 		return confineAttr(v, sc, r.Commit.GetAttr())
-	case *wire.MetaResponse_Hold:
-		return confineAttr(v, sc, r.Hold.GetDirectory())
 	case *wire.MetaResponse_Walk:
 		return confineWalk(v, sc, r.Walk)
 	case *wire.MetaResponse_ReadDir:

@@ -30,8 +30,6 @@ var rowCodecs = []valueKind{
 		return dir, err
 	}, EncodeMember)},
 	{"session-nonce", EncodeNonce(1<<40 | 2), encodes(DecodeNonce, EncodeNonce)},
-	{"hold", Hold{Session: 1<<40 | 2, Since: 99}.Encode(), encodes(func(b []byte) (Hold, error) { return DecodeHold(5, b) }, Hold.Encode)},
-	{"range", (&NumberRange{First: 1<<40 | 1, Count: 12, Used: []byte{0xff, 1}}).Encode(), encodes(DecodeRange, (*NumberRange).Encode)},
 	{"ended-cursor", EncodeEndedCursor(1<<40 | 9), encodes(DecodeEndedCursor, EncodeEndedCursor)},
 	{"tombstone-place", Tombstone{Kept: true}.Place(5000), encodes(func(b []byte) (Tombstone, error) {
 		since, kept, err := DecodeTombstonePlace(b)
@@ -55,8 +53,8 @@ var tableCodecs = map[string]string{
 	"metaRouting": "routing", "metaRebalance": "rebalance", "metaEndedCursor": "ended-cursor", "metaMark": "sum-mark",
 	"tabMeta": "cluster", "tabSigningKey": "signing-key", "tabTenant": "number", "tabTenantName": "number", "tabMember": "member",
 	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
-	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessionHold": "mark",
-	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabHold": "hold", "tabRange": "range",
+	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark",
+	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr",
 	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object", "tabDead": "mark",
 	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
 	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",

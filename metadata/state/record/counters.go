@@ -57,8 +57,8 @@ const (
 	CFlushes
 	CStages
 	CEvictions
-	CDeletions   // live DELETE_OBJECT jobs
-	CHolds       // exclusive leases
+	CDeletions // live DELETE_OBJECT jobs
+	_
 	CRebalancing // stripes that a REBALANCE job works on
 	CLossChanges // how often a stripe or file became lost, or readable again
 	CLostSteps   // committed checkpoints that have lost bytes

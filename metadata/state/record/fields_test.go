@@ -101,7 +101,6 @@ var roundTrips = []trip{
 	trips[Block]("", "", nil),
 	trips[UnsafeFile]("", "", nil),
 	tripsBy((*BadObject).Encode, DecodeBadObject, "", "", nil),
-	tripsBy((*NumberRange).Encode, DecodeRange, "", "", func(r *NumberRange) { r.Count, r.Used = 9, []byte{1, 2} }),
 	tripsBy((*Grant).Encode, DecodeGrant, "", "", func(g *Grant) { g.Count, g.Used, g.Chunks = 9, []byte{1, 2}, 6 }),
 	tripsBy(EncodeStripe, func(b []byte) (*moraine.Stripe, error) { return DecodeStripe(0, b) }, "ID", "", func(s *moraine.Stripe) {
 		s.Scheme = moraine.Scheme{K: 1, M: uint8(len(s.Chunks)) - 1}
@@ -115,7 +114,6 @@ var roundTrips = []trip{
 	tripsOf(TableHead.Encode, DecodeTableHead, "", ""),
 	tripsOf(Sum.Encode, DecodeSum, "", ""),
 	tripsOf(SumMark.Encode, DecodeSumMark, "", ""),
-	tripsOf(Hold.Encode, func(b []byte) (Hold, error) { return DecodeHold(0, b) }, "Directory", ""),
 	tripsOf(EndedIntent.Encode, DecodeEndedIntent, "", ""),
 	tripsOf(KeptOn.Encode, DecodeKeptOn, "", ""),
 	tripsOf(Tombstone.Encode, DecodeTombstone, "Kept", ""),

@@ -24,15 +24,12 @@ const (
 	TabSessionInode = 0x0c // session | inode: unlinked files that the session owns
 	TabSessionStep  = 0x0d // session | run | attempt | step | rank: ranks that began and have not sealed
 	TabEndedSession = 0x0e // session: an ended session whose belongings are still being removed
-	TabSessionHold  = 0x0f // session | directory: exclusive leases of the session
 
 	TabInode    = 0x10 // inode -> record
 	TabDentry   = 0x11 // parent inode | name -> inode, type
 	TabDetached = 0x12 // job | inode: directories that a removal has detached
 	TabName     = 0x13 // inode | parent inode | name: the names of an inode that has had two
 	TabXattr    = 0x14 // inode | name -> value of an extended attribute
-	TabHold     = 0x15 // directory -> session that has the exclusive lease on it
-	TabRange    = 0x16 // session | last number -> inode numbers under which the session may create files
 
 	TabRef   = 0x18 // content | end of the range in the file -> table, base
 	TabTable = 0x19 // table -> header

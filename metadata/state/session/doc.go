@@ -1,5 +1,5 @@
-// Package session has clients' registrations: sessions, their kept answers, exclusive leases on
-// directories, revoked certificates, and the routing epoch.
+// Package session has clients' registrations: sessions, their kept answers, revoked certificates,
+// and the routing epoch.
 //
 // OpenSession writes a record. Each mutation then has a number: Admit returns the kept answer of a
 // number that was answered before, and Keep stores a new answer. endSession deletes the record, and

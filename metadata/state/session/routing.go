@@ -66,7 +66,7 @@ func tied(req *wire.MetaRequest) (named []uint64) {
 	case *wire.MetaRequest_Link:
 		named = append(named, op.Link.GetInode(), op.Link.GetParent())
 	case *wire.MetaRequest_Commit:
-		named = append(named, op.Commit.GetInode(), op.Commit.GetLink().GetParent(), op.Commit.GetCreate().GetParent())
+		named = append(named, op.Commit.GetInode(), op.Commit.GetLink().GetParent())
 	case *wire.MetaRequest_Clone:
 		named = append(named, op.Clone.GetInode(), op.Clone.GetLink().GetParent())
 		ranges(op.Clone.GetRanges())

@@ -22,10 +22,6 @@ const AnswerWindow = 1024
 // maxExpire is the largest number of sessions that one command ends.
 const maxExpire = 128
 
-// MaxExpireHolding is the number of sessions that one command can always end, whatever exclusive
-// leases they have. With more, it could write more records than a command may.
-const MaxExpireHolding = 24
-
 // CleanBudget is the number of records that one command removes when it cleans up after a session.
 const CleanBudget = 512
 
@@ -188,9 +184,6 @@ func endSession(t *kvtx.Tx, s *record.Session) error {
 	t.Del(t.K.Session(s.Id))
 	t.Del(t.K.SessionNonce(s.Nonce))
 	t.Count[record.CSessions]--
-	if err := endSessionHolds(t, s.Id); err != nil {
-		return err
-	}
 	t.Events.SessionsEnded = append(t.Events.SessionsEnded, s.Id)
 	t.Put(t.K.EndedSession(s.Id), []byte{record.SessionVersion})
 	t.Count[record.CEndedSessions]++

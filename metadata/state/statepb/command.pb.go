@@ -48,7 +48,6 @@ type Command struct {
 	//	*Command_SetFeatureLevel
 	//	*Command_SetMember
 	//	*Command_RaiseIncarnation
-	//	*Command_LapseHold
 	//	*Command_RaiseLevels
 	//	*Command_AdoptChunks
 	//	*Command_JudgeSteps
@@ -257,15 +256,6 @@ func (x *Command) GetRaiseIncarnation() *RaiseIncarnation {
 	return nil
 }
 
-func (x *Command) GetLapseHold() *LapseHold {
-	if x != nil {
-		if x, ok := x.Op.(*Command_LapseHold); ok {
-			return x.LapseHold
-		}
-	}
-	return nil
-}
-
 func (x *Command) GetRaiseLevels() *RaiseLevels {
 	if x != nil {
 		if x, ok := x.Op.(*Command_RaiseLevels); ok {
@@ -359,10 +349,6 @@ type Command_RaiseIncarnation struct {
 	RaiseIncarnation *RaiseIncarnation `protobuf:"bytes,241,opt,name=raise_incarnation,json=raiseIncarnation,proto3,oneof"`
 }
 
-type Command_LapseHold struct {
-	LapseHold *LapseHold `protobuf:"bytes,400,opt,name=lapse_hold,json=lapseHold,proto3,oneof"`
-}
-
 type Command_RaiseLevels struct {
 	RaiseLevels *RaiseLevels `protobuf:"bytes,460,opt,name=raise_levels,json=raiseLevels,proto3,oneof"`
 }
@@ -404,8 +390,6 @@ func (*Command_SetFeatureLevel) isCommand_Op() {}
 func (*Command_SetMember) isCommand_Op() {}
 
 func (*Command_RaiseIncarnation) isCommand_Op() {}
-
-func (*Command_LapseHold) isCommand_Op() {}
 
 func (*Command_RaiseLevels) isCommand_Op() {}
 
@@ -681,68 +665,6 @@ func (x *SumMark) GetSum_1() uint64 {
 	return 0
 }
 
-// LapseHold ends the exclusive lease of a session that was not heard of for the
-// term of its leases; one that it does not have is fine.
-type LapseHold struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	Session       uint64                 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
-	Since         uint64                 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LapseHold) Reset() {
-	*x = LapseHold{}
-	mi := &file_command_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LapseHold) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LapseHold) ProtoMessage() {}
-
-func (x *LapseHold) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LapseHold.ProtoReflect.Descriptor instead.
-func (*LapseHold) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *LapseHold) GetDirectory() uint64 {
-	if x != nil {
-		return x.Directory
-	}
-	return 0
-}
-
-func (x *LapseHold) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *LapseHold) GetSince() uint64 {
-	if x != nil {
-		return x.Since
-	}
-	return 0
-}
-
 type ExpireSessions struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sessions      []uint64               `protobuf:"fixed64,1,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
@@ -752,7 +674,7 @@ type ExpireSessions struct {
 
 func (x *ExpireSessions) Reset() {
 	*x = ExpireSessions{}
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +686,7 @@ func (x *ExpireSessions) String() string {
 func (*ExpireSessions) ProtoMessage() {}
 
 func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +699,7 @@ func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSessions.ProtoReflect.Descriptor instead.
 func (*ExpireSessions) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{6}
+	return file_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExpireSessions) GetSessions() []uint64 {
@@ -796,7 +718,7 @@ type AddSigningKey struct {
 
 func (x *AddSigningKey) Reset() {
 	*x = AddSigningKey{}
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +730,7 @@ func (x *AddSigningKey) String() string {
 func (*AddSigningKey) ProtoMessage() {}
 
 func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +743,7 @@ func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddSigningKey.ProtoReflect.Descriptor instead.
 func (*AddSigningKey) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{7}
+	return file_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AddSigningKey) GetKey() *wire.SigningKey {
@@ -840,7 +762,7 @@ type CreateJobs struct {
 
 func (x *CreateJobs) Reset() {
 	*x = CreateJobs{}
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +774,7 @@ func (x *CreateJobs) String() string {
 func (*CreateJobs) ProtoMessage() {}
 
 func (x *CreateJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +787,7 @@ func (x *CreateJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobs.ProtoReflect.Descriptor instead.
 func (*CreateJobs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{8}
+	return file_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateJobs) GetJobs() []*wire.Job {
@@ -886,7 +808,7 @@ type RunJob struct {
 
 func (x *RunJob) Reset() {
 	*x = RunJob{}
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +820,7 @@ func (x *RunJob) String() string {
 func (*RunJob) ProtoMessage() {}
 
 func (x *RunJob) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +833,7 @@ func (x *RunJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJob.ProtoReflect.Descriptor instead.
 func (*RunJob) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{9}
+	return file_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RunJob) GetId() uint64 {
@@ -937,7 +859,7 @@ type AbortSteps struct {
 
 func (x *AbortSteps) Reset() {
 	*x = AbortSteps{}
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +871,7 @@ func (x *AbortSteps) String() string {
 func (*AbortSteps) ProtoMessage() {}
 
 func (x *AbortSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +884,7 @@ func (x *AbortSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortSteps.ProtoReflect.Descriptor instead.
 func (*AbortSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{10}
+	return file_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AbortSteps) GetSteps() []*wire.AbortStep {
@@ -982,7 +904,7 @@ type QueueRepairs struct {
 
 func (x *QueueRepairs) Reset() {
 	*x = QueueRepairs{}
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +916,7 @@ func (x *QueueRepairs) String() string {
 func (*QueueRepairs) ProtoMessage() {}
 
 func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +929,7 @@ func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRepairs.ProtoReflect.Descriptor instead.
 func (*QueueRepairs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{11}
+	return file_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *QueueRepairs) GetItems() []*RepairItem {
@@ -1030,7 +952,7 @@ type RepairItem struct {
 
 func (x *RepairItem) Reset() {
 	*x = RepairItem{}
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +964,7 @@ func (x *RepairItem) String() string {
 func (*RepairItem) ProtoMessage() {}
 
 func (x *RepairItem) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +977,7 @@ func (x *RepairItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairItem.ProtoReflect.Descriptor instead.
 func (*RepairItem) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{12}
+	return file_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RepairItem) GetStripe() uint64 {
@@ -1108,7 +1030,7 @@ type CompleteReport struct {
 
 func (x *CompleteReport) Reset() {
 	*x = CompleteReport{}
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1042,7 @@ func (x *CompleteReport) String() string {
 func (*CompleteReport) ProtoMessage() {}
 
 func (x *CompleteReport) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1055,7 @@ func (x *CompleteReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteReport.ProtoReflect.Descriptor instead.
 func (*CompleteReport) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{13}
+	return file_command_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CompleteReport) GetDevice() uint32 {
@@ -1190,7 +1112,7 @@ type AdoptChunks struct {
 
 func (x *AdoptChunks) Reset() {
 	*x = AdoptChunks{}
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1124,7 @@ func (x *AdoptChunks) String() string {
 func (*AdoptChunks) ProtoMessage() {}
 
 func (x *AdoptChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1137,7 @@ func (x *AdoptChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptChunks.ProtoReflect.Descriptor instead.
 func (*AdoptChunks) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{14}
+	return file_command_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AdoptChunks) GetChunks() []*AdoptedChunk {
@@ -1242,7 +1164,7 @@ type AdoptedChunk struct {
 
 func (x *AdoptedChunk) Reset() {
 	*x = AdoptedChunk{}
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1176,7 @@ func (x *AdoptedChunk) String() string {
 func (*AdoptedChunk) ProtoMessage() {}
 
 func (x *AdoptedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1189,7 @@ func (x *AdoptedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedChunk.ProtoReflect.Descriptor instead.
 func (*AdoptedChunk) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{15}
+	return file_command_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AdoptedChunk) GetDevice() uint32 {
@@ -1293,7 +1215,7 @@ type DropTombstones struct {
 
 func (x *DropTombstones) Reset() {
 	*x = DropTombstones{}
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1227,7 @@ func (x *DropTombstones) String() string {
 func (*DropTombstones) ProtoMessage() {}
 
 func (x *DropTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1240,7 @@ func (x *DropTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTombstones.ProtoReflect.Descriptor instead.
 func (*DropTombstones) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{16}
+	return file_command_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DropTombstones) GetDeleted() []*wire.Deletion {
@@ -1339,7 +1261,7 @@ type AssignIntents struct {
 
 func (x *AssignIntents) Reset() {
 	*x = AssignIntents{}
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1273,7 @@ func (x *AssignIntents) String() string {
 func (*AssignIntents) ProtoMessage() {}
 
 func (x *AssignIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1286,7 @@ func (x *AssignIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignIntents.ProtoReflect.Descriptor instead.
 func (*AssignIntents) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{17}
+	return file_command_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AssignIntents) GetJob() uint64 {
@@ -1390,7 +1312,7 @@ type SetFeatureLevel struct {
 
 func (x *SetFeatureLevel) Reset() {
 	*x = SetFeatureLevel{}
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1324,7 @@ func (x *SetFeatureLevel) String() string {
 func (*SetFeatureLevel) ProtoMessage() {}
 
 func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1337,7 @@ func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
 func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{18}
+	return file_command_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetFeatureLevel) GetLevel() uint64 {
@@ -1437,7 +1359,7 @@ type SetMember struct {
 
 func (x *SetMember) Reset() {
 	*x = SetMember{}
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1371,7 @@ func (x *SetMember) String() string {
 func (*SetMember) ProtoMessage() {}
 
 func (x *SetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1384,7 @@ func (x *SetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMember.ProtoReflect.Descriptor instead.
 func (*SetMember) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{19}
+	return file_command_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetMember) GetId() string {
@@ -1491,7 +1413,7 @@ type RaiseIncarnation struct {
 
 func (x *RaiseIncarnation) Reset() {
 	*x = RaiseIncarnation{}
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1425,7 @@ func (x *RaiseIncarnation) String() string {
 func (*RaiseIncarnation) ProtoMessage() {}
 
 func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1438,7 @@ func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseIncarnation.ProtoReflect.Descriptor instead.
 func (*RaiseIncarnation) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{20}
+	return file_command_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RaiseIncarnation) GetAfter() uint32 {
@@ -1539,7 +1461,7 @@ type RaiseLevels struct {
 
 func (x *RaiseLevels) Reset() {
 	*x = RaiseLevels{}
-	mi := &file_command_proto_msgTypes[21]
+	mi := &file_command_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1473,7 @@ func (x *RaiseLevels) String() string {
 func (*RaiseLevels) ProtoMessage() {}
 
 func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[21]
+	mi := &file_command_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1486,7 @@ func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseLevels.ProtoReflect.Descriptor instead.
 func (*RaiseLevels) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{21}
+	return file_command_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RaiseLevels) GetInodes() []uint64 {
@@ -1591,7 +1513,7 @@ type FilePlace struct {
 
 func (x *FilePlace) Reset() {
 	*x = FilePlace{}
-	mi := &file_command_proto_msgTypes[22]
+	mi := &file_command_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1525,7 @@ func (x *FilePlace) String() string {
 func (*FilePlace) ProtoMessage() {}
 
 func (x *FilePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[22]
+	mi := &file_command_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1538,7 @@ func (x *FilePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilePlace.ProtoReflect.Descriptor instead.
 func (*FilePlace) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{22}
+	return file_command_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FilePlace) GetInode() uint64 {
@@ -1651,7 +1573,7 @@ type JudgeSteps struct {
 
 func (x *JudgeSteps) Reset() {
 	*x = JudgeSteps{}
-	mi := &file_command_proto_msgTypes[23]
+	mi := &file_command_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1585,7 @@ func (x *JudgeSteps) String() string {
 func (*JudgeSteps) ProtoMessage() {}
 
 func (x *JudgeSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[23]
+	mi := &file_command_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1598,7 @@ func (x *JudgeSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeSteps.ProtoReflect.Descriptor instead.
 func (*JudgeSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{23}
+	return file_command_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JudgeSteps) GetLost() []*LostStep {
@@ -1717,7 +1639,7 @@ type LostStep struct {
 
 func (x *LostStep) Reset() {
 	*x = LostStep{}
-	mi := &file_command_proto_msgTypes[24]
+	mi := &file_command_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1651,7 @@ func (x *LostStep) String() string {
 func (*LostStep) ProtoMessage() {}
 
 func (x *LostStep) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[24]
+	mi := &file_command_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1664,7 @@ func (x *LostStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostStep.ProtoReflect.Descriptor instead.
 func (*LostStep) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{24}
+	return file_command_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LostStep) GetKey() *wire.StepKey {
@@ -1763,7 +1685,7 @@ var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe2\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xa6\n" +
 	"\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
@@ -1789,9 +1711,7 @@ const file_command_proto_rawDesc = "" +
 	"\x11set_feature_level\x18\x1f \x01(\v2\x1e.moraine.state.SetFeatureLevelH\x00R\x0fsetFeatureLevel\x12:\n" +
 	"\n" +
 	"set_member\x18\xf0\x01 \x01(\v2\x18.moraine.state.SetMemberH\x00R\tsetMember\x12O\n" +
-	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnation\x12:\n" +
-	"\n" +
-	"lapse_hold\x18\x90\x03 \x01(\v2\x18.moraine.state.LapseHoldH\x00R\tlapseHold\x12@\n" +
+	"\x11raise_incarnation\x18\xf1\x01 \x01(\v2\x1f.moraine.state.RaiseIncarnationH\x00R\x10raiseIncarnation\x12@\n" +
 	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevels\x12@\n" +
 	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunks\x12=\n" +
 	"\vjudge_steps\x18\xc6\x05 \x01(\v2\x19.moraine.state.JudgeStepsH\x00R\n" +
@@ -1815,11 +1735,7 @@ const file_command_proto_rawDesc = "" +
 	"\aSumMark\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x13\n" +
 	"\x05sum_0\x18\x02 \x01(\x06R\x04sum0\x12\x13\n" +
-	"\x05sum_1\x18\x03 \x01(\x06R\x04sum1\"Y\n" +
-	"\tLapseHold\x12\x1c\n" +
-	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x18\n" +
-	"\asession\x18\x02 \x01(\x06R\asession\x12\x14\n" +
-	"\x05since\x18\x03 \x01(\x04R\x05since\",\n" +
+	"\x05sum_1\x18\x03 \x01(\x06R\x04sum1\",\n" +
 	"\x0eExpireSessions\x12\x1a\n" +
 	"\bsessions\x18\x01 \x03(\x06R\bsessions\";\n" +
 	"\rAddSigningKey\x12*\n" +
@@ -1895,82 +1811,80 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
 	(*Init)(nil),             // 2: moraine.state.Init
 	(*Tick)(nil),             // 3: moraine.state.Tick
 	(*SumMark)(nil),          // 4: moraine.state.SumMark
-	(*LapseHold)(nil),        // 5: moraine.state.LapseHold
-	(*ExpireSessions)(nil),   // 6: moraine.state.ExpireSessions
-	(*AddSigningKey)(nil),    // 7: moraine.state.AddSigningKey
-	(*CreateJobs)(nil),       // 8: moraine.state.CreateJobs
-	(*RunJob)(nil),           // 9: moraine.state.RunJob
-	(*AbortSteps)(nil),       // 10: moraine.state.AbortSteps
-	(*QueueRepairs)(nil),     // 11: moraine.state.QueueRepairs
-	(*RepairItem)(nil),       // 12: moraine.state.RepairItem
-	(*CompleteReport)(nil),   // 13: moraine.state.CompleteReport
-	(*AdoptChunks)(nil),      // 14: moraine.state.AdoptChunks
-	(*AdoptedChunk)(nil),     // 15: moraine.state.AdoptedChunk
-	(*DropTombstones)(nil),   // 16: moraine.state.DropTombstones
-	(*AssignIntents)(nil),    // 17: moraine.state.AssignIntents
-	(*SetFeatureLevel)(nil),  // 18: moraine.state.SetFeatureLevel
-	(*SetMember)(nil),        // 19: moraine.state.SetMember
-	(*RaiseIncarnation)(nil), // 20: moraine.state.RaiseIncarnation
-	(*RaiseLevels)(nil),      // 21: moraine.state.RaiseLevels
-	(*FilePlace)(nil),        // 22: moraine.state.FilePlace
-	(*JudgeSteps)(nil),       // 23: moraine.state.JudgeSteps
-	(*LostStep)(nil),         // 24: moraine.state.LostStep
-	(*wire.MetaRequest)(nil), // 25: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 26: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 27: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 28: moraine.wire.AbortStep
-	(*wire.ChunkReport)(nil), // 29: moraine.wire.ChunkReport
-	(*wire.Deletion)(nil),    // 30: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 31: moraine.wire.Intent
-	(*wire.StepKey)(nil),     // 32: moraine.wire.StepKey
+	(*ExpireSessions)(nil),   // 5: moraine.state.ExpireSessions
+	(*AddSigningKey)(nil),    // 6: moraine.state.AddSigningKey
+	(*CreateJobs)(nil),       // 7: moraine.state.CreateJobs
+	(*RunJob)(nil),           // 8: moraine.state.RunJob
+	(*AbortSteps)(nil),       // 9: moraine.state.AbortSteps
+	(*QueueRepairs)(nil),     // 10: moraine.state.QueueRepairs
+	(*RepairItem)(nil),       // 11: moraine.state.RepairItem
+	(*CompleteReport)(nil),   // 12: moraine.state.CompleteReport
+	(*AdoptChunks)(nil),      // 13: moraine.state.AdoptChunks
+	(*AdoptedChunk)(nil),     // 14: moraine.state.AdoptedChunk
+	(*DropTombstones)(nil),   // 15: moraine.state.DropTombstones
+	(*AssignIntents)(nil),    // 16: moraine.state.AssignIntents
+	(*SetFeatureLevel)(nil),  // 17: moraine.state.SetFeatureLevel
+	(*SetMember)(nil),        // 18: moraine.state.SetMember
+	(*RaiseIncarnation)(nil), // 19: moraine.state.RaiseIncarnation
+	(*RaiseLevels)(nil),      // 20: moraine.state.RaiseLevels
+	(*FilePlace)(nil),        // 21: moraine.state.FilePlace
+	(*JudgeSteps)(nil),       // 22: moraine.state.JudgeSteps
+	(*LostStep)(nil),         // 23: moraine.state.LostStep
+	(*wire.MetaRequest)(nil), // 24: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 25: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 26: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 27: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 28: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 29: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 30: moraine.wire.Intent
+	(*wire.StepKey)(nil),     // 31: moraine.wire.StepKey
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	25, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	24, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
-	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
+	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
-	7,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
-	8,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
-	9,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
-	10, // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
-	11, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
-	13, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
-	16, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
-	17, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
-	18, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
-	19, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
-	20, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
-	5,  // 16: moraine.state.Command.lapse_hold:type_name -> moraine.state.LapseHold
-	21, // 17: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
-	14, // 18: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
-	23, // 19: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
-	4,  // 20: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	26, // 21: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	27, // 22: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	28, // 23: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	12, // 24: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	15, // 25: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
-	29, // 26: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
-	30, // 27: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	31, // 28: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	22, // 29: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	24, // 30: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
-	32, // 31: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
-	32, // 32: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
-	22, // 33: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	6,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
+	7,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
+	8,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
+	9,  // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
+	10, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
+	12, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
+	15, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
+	16, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
+	17, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
+	18, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
+	19, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
+	20, // 16: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
+	13, // 17: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
+	22, // 18: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
+	4,  // 19: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	25, // 20: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	26, // 21: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	27, // 22: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	11, // 23: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	14, // 24: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	28, // 25: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	29, // 26: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	30, // 27: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	21, // 28: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	23, // 29: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
+	31, // 30: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
+	31, // 31: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
+	21, // 32: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1994,7 +1908,6 @@ func file_command_proto_init() {
 		(*Command_SetFeatureLevel)(nil),
 		(*Command_SetMember)(nil),
 		(*Command_RaiseIncarnation)(nil),
-		(*Command_LapseHold)(nil),
 		(*Command_RaiseLevels)(nil),
 		(*Command_AdoptChunks)(nil),
 		(*Command_JudgeSteps)(nil),
@@ -2005,7 +1918,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -24,9 +24,6 @@ func ReadInode(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
 		return nil, err
 	}
 	if !ok {
-		if v.Seen != nil {
-			v.Seen.Missing = append(v.Seen.Missing, id)
-		}
 		return nil, kvtx.NoInode(id)
 	}
 	i := &record.Inode{Id: id}
@@ -46,9 +43,6 @@ func Inode(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	t.Read = append(t.Read, id)
 	i, err := ReadInode(&t.View, id)
 	if err != nil {
-		if kvtx.MoraineKind(err) == moraine.NotFound {
-			mindNumber(t, id)
-		}
 		return nil, err
 	}
 	Remember(t, i)
@@ -91,7 +85,6 @@ func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	if dir.Nlink == 0 {
 		return nil, kvtx.Fail(moraine.NotFound, "directory", id.String(), "it was removed")
 	}
-	MindHold(t, dir.Id)
 	return dir, nil
 }
 

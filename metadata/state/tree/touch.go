@@ -13,9 +13,6 @@ func Touch(t *kvtx.Tx, i *record.Inode) { TouchAttr(t, i, kvtx.Changed) }
 // TouchAttr is Touch with a kind of change.
 func TouchAttr(t *kvtx.Tx, i *record.Inode, change kvtx.Change) {
 	now := i.Lease()
-	if i.Typ == record.TypeDirectory {
-		MindHold(t, i.Id)
-	}
 	if t.Touched == nil {
 		t.Touched = make([]kvtx.Touch, 0, 4) // enough for most commands
 	}
@@ -30,7 +27,6 @@ func TouchAttr(t *kvtx.Tx, i *record.Inode, change kvtx.Change) {
 
 // TouchEntry records that dir gained or lost an entry.
 func TouchEntry(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode, change kvtx.Change) {
-	MindHold(t, dir.Id)
 	if t.Touched == nil {
 		t.Touched = make([]kvtx.Touch, 0, 4)
 	}

@@ -40,7 +40,7 @@ func describe(f protoreflect.FieldDescriptor) (*Op, error) {
 	}
 	o := &Op{Number: f.Number(), Name: string(f.Name()), field: f,
 		Effect: w.Effect, Callers: w.Callers, Scope: w.Scope, Routing: w.Routing,
-		Session: w.Session, Owned: w.Owned, Grows: w.Grows, Batched: w.Batched, Leased: w.Leased,
+		Session: w.Session, Owned: w.Owned, Grows: w.Grows, Leased: w.Leased,
 		readOnly: w.ReadOnly, unnumbered: w.Unnumbered, unlogged: w.Unlogged}
 	if err := o.findFields(w); err != nil {
 		return nil, err
@@ -114,10 +114,9 @@ func (o *Op) check() error {
 		{o.readOnly && o.Effect != wire.Operation_COMMAND && o.Effect != wire.Operation_ACTION, "a read-only certificate always permits a READ and a STATUS: remove read_only"},
 		{!command && (o.readOnlyIf != nil || o.readUnless != nil), "only a COMMAND has read_only_if or read_unless"},
 		{!command && (o.unnumbered || o.unlogged), "only a COMMAND is unnumbered or unlogged"},
-		{!command && o.Batched, "only a COMMAND is batched"},
 		{!read && o.Leased, "only a READ is leased"},
 		{o.unnumbered && o.Owned, "a client numbers the commands of what its session owns: remove unnumbered or owned"},
-		{(o.Owned || o.Batched) && !o.Session, "a request that is owned or batched needs a session: set session"},
+		{o.Owned && !o.Session, "a request that is owned needs a session: set session"},
 		{(read || command) && o.Routing == wire.Operation_ANY_SERVER, "only the leader answers a READ or a COMMAND: remove ANY_SERVER"},
 		{o.sender == nil && o.namesSender(), "a server sends it, and it has a field for a node: name the field in sender"},
 	} {

@@ -27,7 +27,7 @@ type Op struct {
 	Scope   wire.Operation_Scope
 	Routing wire.Operation_Routing
 
-	Session, Owned, Grows, Batched, Leased bool
+	Session, Owned, Grows, Leased bool
 
 	readOnly, unnumbered, unlogged bool
 

@@ -26,9 +26,8 @@ func workerTargets(env *cli.Env, o *benchOptions, op bench.Op) (open func(contex
 	case o.s3 != "":
 		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
 	}
-	switch op {
-	case bench.OpSmallFile, bench.OpSmallFileExclusive:
-		return mountTargets(env, op == bench.OpSmallFileExclusive), func() {}, nil
+	if op == bench.OpSmallFile {
+		return mountTargets(env), func() {}, nil
 	}
 	return sharedTargets(env)
 }
@@ -55,9 +54,9 @@ func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, erro
 }
 
 // mountTargets opens sessions as mounts do: each with connections and a cache of its own.
-func mountTargets(env *cli.Env, exclusive bool) func(context.Context) (bench.Target, error) {
+func mountTargets(env *cli.Env) func(context.Context) (bench.Target, error) {
 	return func(ctx context.Context) (bench.Target, error) {
-		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 128 << 20, CacheEntries: cli.DefaultCache, ExclusiveLeases: exclusive})
+		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 128 << 20, CacheEntries: cli.DefaultCache})
 		if err != nil {
 			return nil, err
 		}

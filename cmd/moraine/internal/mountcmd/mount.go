@@ -33,7 +33,6 @@ type MountOptions struct {
 	readOnly    bool
 	memory      cli.SizeFlag
 	cache       int
-	exclusive   bool
 	patience    time.Duration
 	scheme      string
 	ack         string // empty: nvme
@@ -85,8 +84,6 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
-	f.BoolVar(&o.exclusive, "exclusive-leases", false, "request the exclusive lease on a directory in "+
-		"which programs make many files, and send them in batches")
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
 		"not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
@@ -193,7 +190,6 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 		return err
 	}
 	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
-	cfg.ExclusiveLeases = o.exclusive
 	c, err := dialForMount(ctx, env, o, loc, cfg, log)
 	if err != nil {
 		return err
