@@ -9,7 +9,7 @@ import "github.com/morainefs/moraine"
 func (t *Tx) MustSpeak(op string, level uint64) error {
 	c, err := t.Cluster()
 	if err == nil && c.FeatureLevel < level {
-		err = Fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", level)
+		err = Fail(moraine.Unimplemented, op, "", "the request needs feature level %d, which the cluster does not have: finish the upgrade first (`moraine cluster upgrade --finish`)", level)
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func UnknownCommand(cmd *statepb.Command) error {
 		what = fmt.Sprintf(" (field %d of %s)", field, m.Descriptor().Name())
 	}
 	return &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
-		Err: fmt.Errorf("the log has a command that this build does not know%s: a newer build proposed it", what)}
+		Err: fmt.Errorf("the log has a command that this build does not know%s: start the newer build that proposed it", what)}
 }
 
 // Done answers a mutation that returns no data.

@@ -222,7 +222,7 @@ func (t *Tx) NextIDs(c record.Counter, n uint64) (moraine.ID, error) {
 	}
 	first := t.Count[c] + 1
 	if first > MaxCounter || n > MaxCounter-first+1 {
-		return 0, Fail(moraine.NoSpace, "issue numbers", "", "this incarnation of the metadata has no numbers left: begin another one by a backup and a restore")
+		return 0, Fail(moraine.NoSpace, "issue numbers", "", "incarnation %d of the metadata has issued its last number: back up the metadata and restore it, which begins a new incarnation", cl.Incarnation)
 	}
 	t.Count[c] += n
 	return moraine.MakeID(t.K.P, cl.Incarnation, first), nil
@@ -238,6 +238,11 @@ func Fail(kind moraine.Kind, op, ref, format string, args ...any) error {
 		e.Err = fmt.Errorf(format, args...)
 	}
 	return e
+}
+
+// Corrupt returns the error that stops the node: the records contradict each other.
+func Corrupt(op, ref, format string, args ...any) error {
+	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
 }
 
 // IsAnswer reports whether err is a user-level failure. Any other error must
@@ -272,7 +277,7 @@ func Damaged(err error) error {
 	if MoraineKind(err) != moraine.NotFound {
 		return err
 	}
-	return &moraine.Error{Op: "apply", Kind: moraine.Corrupt, Err: fmt.Errorf("%w: a record refers to it", err)}
+	return &moraine.Error{Op: "apply", Kind: moraine.Corrupt, Err: fmt.Errorf("a record refers to something that is missing: %w", err)}
 }
 
 // LossChanged counts that a stripe or a file became lost, or readable again.

@@ -103,7 +103,7 @@ func (v *View) Cluster() (*record.Cluster, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, Fail(moraine.Unavailable, "apply", "", "the cluster has not been initialized yet")
+		return nil, Fail(moraine.Unavailable, "apply", "", "the cluster is not initialized yet: try again in a moment")
 	}
 	c := &record.Cluster{}
 	return c, c.Decode(b)
@@ -137,7 +137,7 @@ func Refuse(err error) *wire.MetaResponse { return &wire.MetaResponse{Error: Wir
 // NoSession is the error for a session that does not exist. A caller whose certificate did not open
 // the session gets the same error, so that it cannot learn which sessions exist.
 func NoSession(id moraine.SessionID) error {
-	return Fail(moraine.SessionExpired, "session", id.String(), "open a new one")
+	return Fail(moraine.SessionExpired, "session", id.String(), "open a new session")
 }
 
 // Each calls fn with each pair of lo <= key < hi in key order, until fn returns false or fails. The
