@@ -58,7 +58,7 @@ func setSize(t *kvtx.Tx, i *record.Inode, size uint64) error {
 	case i.Typ != record.TypeFile:
 		return kvtx.Fail(moraine.InvalidArgument, "truncate", i.Id.String(), "not a regular file")
 	case size > tree.MaxFileSize:
-		return kvtx.Fail(moraine.TooLarge, "truncate", i.Id.String(), "%d bytes, %d at most", size, uint64(tree.MaxFileSize))
+		return kvtx.Fail(moraine.TooLarge, "truncate", i.Id.String(), "the new size of %d bytes is above the limit of %d bytes", size, uint64(tree.MaxFileSize))
 	}
 	if int64(size) < i.Size {
 		if err := layout.Truncate(t, i, int64(size)); err != nil {

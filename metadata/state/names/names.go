@@ -39,13 +39,13 @@ func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	}
 	switch {
 	case i.Typ == record.TypeDirectory:
-		return nil, kvtx.Fail(moraine.PermissionDenied, "link", op.GetName(), "a directory has one name")
+		return nil, kvtx.Fail(moraine.PermissionDenied, "link", op.GetName(), "a directory cannot have a second name")
 	case taken:
 		return nil, kvtx.Fail(moraine.Exists, "link", op.GetName(), "")
 	case i.Tenant != dir.Tenant:
-		return nil, kvtx.Fail(moraine.CrossTenant, "link", op.GetName(), "copy it instead")
+		return nil, kvtx.Fail(moraine.CrossTenant, "link", op.GetName(), "the file belongs to another tenant: copy it instead")
 	case i.Nlink >= tree.MaxLinks:
-		return nil, kvtx.Fail(moraine.TooLarge, "link", op.GetName(), "the file has %d names, the most there may be", tree.MaxLinks)
+		return nil, kvtx.Fail(moraine.TooLarge, "link", op.GetName(), "the file has %d names, which is the limit", tree.MaxLinks)
 	}
 	if i.Owner != 0 {
 		Adopt(t, i)
@@ -70,7 +70,7 @@ func anotherName(t *kvtx.Tx, i *record.Inode) error {
 		return err
 	}
 	if name == "" {
-		return &moraine.Error{Op: "link", Ref: i.Id.String(), Kind: moraine.Corrupt}
+		return kvtx.Corrupt("link", i.Id.String(), "the inode has a link count and no name")
 	}
 	i.ManyLinks = true
 	t.Put(t.K.Name(i.Id, parent, name), []byte{record.DentryVersion})
@@ -85,7 +85,7 @@ func rehome(t *kvtx.Tx, i *record.Inode) error {
 		return err
 	}
 	if len(keys) == 0 {
-		return &moraine.Error{Op: "names", Ref: i.Id.String(), Kind: moraine.Corrupt}
+		return kvtx.Corrupt("link", i.Id.String(), "the inode has several names and no name row")
 	}
 	parent, name := tree.NameOfKey(keys[0])
 	i.Parent, i.Name = parent, Hint(t, name)
@@ -95,7 +95,7 @@ func rehome(t *kvtx.Tx, i *record.Inode) error {
 // MayChange fails if another session has the unlinked file open.
 func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
 	if i.Owner != 0 && i.Owner != t.Scope.Session {
-		return kvtx.Fail(moraine.PermissionDenied, op, i.Id.String(), "another session is writing it")
+		return kvtx.Fail(moraine.PermissionDenied, op, i.Id.String(), "another session has the unnamed file open")
 	}
 	return nil
 }

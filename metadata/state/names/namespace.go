@@ -16,11 +16,11 @@ import (
 func CheckName(op, name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
-		return kvtx.Fail(moraine.InvalidArgument, op, name, "not a name")
+		return kvtx.Fail(moraine.InvalidArgument, op, name, "a name must not be empty, . or ..")
 	case len(name) > moraine.MaxNameLen:
-		return kvtx.Fail(moraine.NameTooLong, op, name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+		return kvtx.Fail(moraine.NameTooLong, op, name, "the name has %d bytes, %d at most", len(name), moraine.MaxNameLen)
 	case strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0:
-		return kvtx.Fail(moraine.InvalidArgument, op, name, "a name holds neither / nor NUL")
+		return kvtx.Fail(moraine.InvalidArgument, op, name, "a name must not contain / or NUL")
 	}
 	return nil
 }
@@ -127,15 +127,15 @@ func checkCreate(op *wire.Create) error {
 	typ := uint8(op.GetType())
 	switch {
 	case typ != record.TypeFile && typ != record.TypeDirectory && typ != record.TypeSymlink:
-		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "file type %d", typ)
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "file type %d is unknown", typ)
 	case typ == record.TypeSymlink && op.GetTarget() == "":
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a symbolic link needs a target")
 	case len(op.GetTarget()) > moraine.MaxSymlinkLen:
-		return kvtx.Fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
+		return kvtx.Fail(moraine.NameTooLong, "create", op.GetName(), "the target of the symbolic link has %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
 	case op.GetUnlinked() && (typ != record.TypeFile || op.GetName() != ""):
-		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file can be created without a name")
 	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
-		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a file without a name is given its attributes by SetXattr")
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a create without a name cannot set extended attributes: send SetXattr afterwards")
 	case op.GetUnlinked():
 		return nil
 	}
@@ -166,7 +166,7 @@ func existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse,
 	case e.Typ == record.TypeDirectory && uint8(op.GetType()) != record.TypeDirectory:
 		return nil, kvtx.Fail(moraine.IsDirectory, "create", op.GetName(), "")
 	case e.Typ != uint8(op.GetType()):
-		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "as something else")
+		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "the name belongs to an entry of another type")
 	}
 	i, err := tree.Inode(t, e.Inode)
 	if err != nil {
@@ -204,13 +204,13 @@ func tenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, e
 		return dir.Tenant, nil
 	}
 	if dir.Id != t.K.Top() || uint8(op.GetType()) != record.TypeDirectory {
-		return 0, kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a tenant is set on a directory in the root")
+		return 0, kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a new directory in the root can name a tenant")
 	}
 	if name == defaultTenant {
 		return 0, nil
 	}
 	if len(name) > moraine.MaxNameLen {
-		return 0, kvtx.Fail(moraine.NameTooLong, "create", name, "as the name of a tenant")
+		return 0, kvtx.Fail(moraine.NameTooLong, "create", name, "the name of the tenant has %d bytes, %d at most", len(name), moraine.MaxNameLen)
 	}
 	b, ok, err := t.Get(t.K.TenantName(name))
 	if err != nil {
@@ -220,7 +220,7 @@ func tenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, e
 		return record.DecodeNumber[moraine.Tenant](record.TenantVersion, b, "tenant")
 	}
 	if t.Count[record.CTenant] >= math.MaxUint32 {
-		return 0, kvtx.Fail(moraine.NoSpace, "create", name, "there are no numbers of tenants left")
+		return 0, kvtx.Fail(moraine.NoSpace, "create", name, "the cluster has issued all tenant numbers")
 	}
 	id := moraine.Tenant(t.Next(record.CTenant))
 	t.Insert(t.K.TenantName(name), record.EncodeNumber(record.TenantVersion, id))
@@ -238,11 +238,11 @@ func Expected(op, name string, want *wire.Expect, have *record.Inode) error {
 	case want == nil:
 		return nil
 	case want.GetInode() != 0 && want.GetInode() != uint64(have.Id):
-		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has the name, not %s", have.Id, moraine.InodeID(want.GetInode()))
+		return kvtx.Fail(moraine.Conflict, op, name, "the name belongs to inode %s, but the request expects %s", have.Id, moraine.InodeID(want.GetInode()))
 	case want.GetGeneration() != 0 && want.GetGeneration() != uint64(have.Generation):
-		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has generation %d, not %d", have.Id, have.Generation, want.GetGeneration())
+		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has generation %d, but the request expects %d", have.Id, have.Generation, want.GetGeneration())
 	case want.GetCtime() != 0 && want.GetCtime() != have.Ctime:
-		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has changed", have.Id)
+		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has changed since the client read it", have.Id)
 	}
 	return nil
 }

@@ -20,14 +20,14 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 	w := op.GetPolicy()
 	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign()}
 	if p.Foreign < 0 || p.Foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "policy %d for foreign objects", p.Foreign)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "policy %d for foreign objects is unknown", p.Foreign)
 	}
 	if p.Flush < 0 || p.Flush > wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "flush policy %d", p.Flush)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "flush policy %d is unknown", p.Flush)
 	}
 	if s := w.GetScheme(); s != nil {
 		if s.GetK() == 0 || s.GetK() > moraine.MaxChunks || s.GetM() > moraine.MaxChunks || s.GetK()+s.GetM() > moraine.MaxChunks {
-			return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "no scheme: k=%d m=%d", s.GetK(), s.GetM())
+			return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "scheme %d+%d is invalid: K is at least 1, and K+M at most %d", s.GetK(), s.GetM(), moraine.MaxChunks)
 		}
 		p.Scheme = moraine.Scheme{K: uint8(s.GetK()), M: uint8(s.GetM())}
 	}

@@ -12,7 +12,7 @@ import (
 // fail with no_replace, or is swapped with exchange.
 func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if op.GetNoReplace() && op.GetExchange() {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "no_replace and exchange exclude each other")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "a rename cannot set both no_replace and exchange")
 	}
 	if err := CheckName("rename", op.GetNewName()); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	case ok && op.GetNoReplace():
 		return nil, kvtx.Fail(moraine.Exists, "rename", op.GetNewName(), "")
 	case !ok && op.GetExchange():
-		return nil, kvtx.Fail(moraine.NotFound, "rename", op.GetNewName(), "nothing to exchange with")
+		return nil, kvtx.Fail(moraine.NotFound, "rename", op.GetNewName(), "the exchange needs an entry with this name")
 	}
 	if !ok {
 		if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
@@ -67,7 +67,7 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 		return nil
 	}
 	if child.Tenant != newDir.Tenant {
-		return kvtx.Fail(moraine.CrossTenant, "rename", child.Id.String(), "copy it instead")
+		return kvtx.Fail(moraine.CrossTenant, "rename", child.Id.String(), "the new directory belongs to another tenant: copy it instead")
 	}
 	if child.Typ != record.TypeDirectory {
 		return nil
@@ -75,13 +75,13 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	at := newDir
 	for depth := 0; ; depth++ {
 		if at.Id == child.Id {
-			return kvtx.Fail(moraine.InvalidArgument, "rename", child.Id.String(), "into a directory below itself")
+			return kvtx.Fail(moraine.InvalidArgument, "rename", child.Id.String(), "a directory cannot move below itself")
 		}
 		if at.Parent == 0 {
 			return nil
 		}
 		if depth == kvtx.MaxDepth {
-			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "more than %d directories deep", kvtx.MaxDepth)
+			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "the new directory is more than %d directories deep: move it higher up first", kvtx.MaxDepth)
 		}
 		var err error
 		if at, err = tree.Inode(t, at.Parent); err != nil {

@@ -142,7 +142,7 @@ func MayRenameTree(t *kvtx.Tx, dir *record.Inode) error {
 	}
 	r, err := tree.RunRecord(&t.View, moraine.RunID(dir.Parent))
 	if err == nil && r != nil {
-		err = kvtx.Fail(moraine.Immutable, "change", dir.Id.String(), "committed checkpoints of a run that stays are below it (%d)", n)
+		err = kvtx.Fail(moraine.Immutable, "change", dir.Id.String(), "the directory has %d committed checkpoints, which cannot leave their run", n)
 	}
 	return err
 }

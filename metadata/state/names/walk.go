@@ -96,7 +96,7 @@ type walker struct {
 // ReadWalk answers the inodes along a path and follows symbolic links.
 func ReadWalk(v *kvtx.View, sc kvtx.Scope, op *wire.Walk) (*wire.MetaResponse, error) {
 	if len(op.GetPath()) > tree.MaxPath {
-		return nil, kvtx.Fail(moraine.NameTooLong, "walk", "", "a path of %d bytes, %d at most", len(op.GetPath()), tree.MaxPath)
+		return nil, kvtx.Fail(moraine.NameTooLong, "walk", "", "the path has %d bytes, %d at most", len(op.GetPath()), tree.MaxPath)
 	}
 	from := moraine.InodeID(op.GetFrom())
 	if from == 0 {
@@ -186,7 +186,7 @@ func (w *walker) up() error {
 // scope's root.
 func (w *walker) link(child *record.Inode, name, rest string) (string, error) {
 	if w.links++; w.links > tree.MaxSymlinks {
-		return "", kvtx.Fail(moraine.InvalidArgument, "walk", name, "more than %d symbolic links", tree.MaxSymlinks)
+		return "", kvtx.Fail(moraine.InvalidArgument, "walk", name, "the path has more than %d symbolic links", tree.MaxSymlinks)
 	}
 	if strings.HasPrefix(child.Target, "/") {
 		root, err := tree.ReadInode(w.v, w.sc.Root)
@@ -197,7 +197,7 @@ func (w *walker) link(child *record.Inode, name, rest string) (string, error) {
 	}
 	path := child.Target + "/" + rest
 	if len(path) > tree.MaxPath {
-		return "", kvtx.Fail(moraine.NameTooLong, "walk", name, "the path grows past %d bytes", tree.MaxPath)
+		return "", kvtx.Fail(moraine.NameTooLong, "walk", name, "its symbolic links make the path longer than %d bytes", tree.MaxPath)
 	}
 	return path, nil
 }

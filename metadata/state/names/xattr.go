@@ -21,13 +21,13 @@ func checkXattr(op *wire.SetXattr) error {
 	name := op.GetName()
 	switch {
 	case name == "" || strings.IndexByte(name, 0) >= 0:
-		return kvtx.Fail(moraine.InvalidArgument, "set attribute", name, "not a name")
+		return kvtx.Fail(moraine.InvalidArgument, "set attribute", name, "a name must not be empty or contain NUL")
 	case len(name) > moraine.MaxNameLen:
-		return kvtx.Fail(moraine.NameTooLong, "set attribute", name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+		return kvtx.Fail(moraine.NameTooLong, "set attribute", name, "the name has %d bytes, %d at most", len(name), moraine.MaxNameLen)
 	case strings.HasPrefix(name, "system."):
-		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "access lists are not kept")
+		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "the store does not support access control lists")
 	case len(op.GetValue()) > MaxXattrBytes:
-		return kvtx.Fail(moraine.TooLarge, "set attribute", name, "%d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
+		return kvtx.Fail(moraine.TooLarge, "set attribute", name, "the value has %d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
 	}
 	return nil
 }
@@ -41,11 +41,11 @@ func checkXattrs(all []*wire.Xattr) error {
 		}
 		for _, before := range all[:n] {
 			if before.GetName() == x.GetName() {
-				return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "it is set twice")
+				return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "the request sets the attribute twice")
 			}
 		}
 		if bytes += len(x.GetName()) + len(x.GetValue()); n >= MaxXattrs || bytes > MaxXattrBytes {
-			return kvtx.Fail(moraine.NoSpace, "set attribute", x.GetName(), "%d attributes of %d bytes or more in all; %d and %d at most",
+			return kvtx.Fail(moraine.NoSpace, "set attribute", x.GetName(), "the file would have %d attributes with at least %d bytes; the limits are %d attributes and %d bytes",
 				count, bytes, MaxXattrs, MaxXattrBytes)
 		}
 	}
@@ -96,7 +96,7 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	case err != nil:
 		return nil, err
 	case !op.GetRemove() && (count > MaxXattrs || bytes > MaxXattrBytes):
-		return nil, kvtx.Fail(moraine.NoSpace, "set attribute", op.GetName(), "%d attributes of %d bytes in all; %d and %d at most",
+		return nil, kvtx.Fail(moraine.NoSpace, "set attribute", op.GetName(), "the file would have %d attributes with %d bytes; the limits are %d attributes and %d bytes",
 			count, bytes, MaxXattrs, MaxXattrBytes)
 	}
 	i.Xattrs = count > 0
