@@ -47,11 +47,11 @@ func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 	mode := op.GetMode()
 	switch {
 	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d is invalid: a clone replaces the content of the file or appends to it", mode)
 	case len(op.GetRanges()) > maxCloneRanges:
-		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "%d ranges, %d at most", len(op.GetRanges()), maxCloneRanges)
+		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "the request has %d ranges, %d at most", len(op.GetRanges()), maxCloneRanges)
 	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.Generation:
-		return nil, kvtx.Fail(moraine.Conflict, "clone", i.Id.String(), "generation is %d, not %d", i.Generation, op.GetExpectGeneration())
+		return nil, kvtx.Fail(moraine.Conflict, "clone", i.Id.String(), "the file has generation %d, but the request expects %d", i.Generation, op.GetExpectGeneration())
 	}
 	w := &cloneWork{op: op, i: i, level: moraine.NVMe}
 	if mode == wire.CommitMode_COMMIT_MODE_APPEND {
@@ -88,21 +88,21 @@ func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
 	}
 	name := src.Id.String()
 	if src.Tenant != w.i.Tenant {
-		return kvtx.Fail(moraine.CrossTenant, "clone", name, "copy it instead")
+		return kvtx.Fail(moraine.CrossTenant, "clone", name, "the source belongs to another tenant: copy it instead")
 	}
 	if g := moraine.Generation(r.GetGeneration()); g != 0 && g != src.Generation {
-		return kvtx.Fail(moraine.Stale, "clone", name, "generation is %d, not %d", src.Generation, g)
+		return kvtx.Fail(moraine.Stale, "clone", name, "the file has generation %d, but the request expects %d", src.Generation, g)
 	}
 	size := uint64(src.Size)
 	if r.GetOffset() > size || r.GetLength() > size-r.GetOffset() {
-		return kvtx.Fail(moraine.InvalidArgument, "clone", name, "the file has %d bytes, the range ends past them", size)
+		return kvtx.Fail(moraine.InvalidArgument, "clone", name, "the source has %d bytes, and the range ends beyond them", size)
 	}
 	from, length := int64(r.GetOffset()), int64(r.GetLength())
 	if length == 0 {
 		length = src.Size - from
 	}
 	if w.end+length > tree.MaxFileSize {
-		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "more than %d bytes", int64(tree.MaxFileSize))
+		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "the file would be larger than %d bytes", int64(tree.MaxFileSize))
 	}
 	if src.Stored > 0 {
 		level, err := layout.LevelBeside(&t.View, src)
@@ -144,7 +144,7 @@ func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
 		w.touched += len(exts)
 	}
 	if w.touched > maxCloneTouched {
-		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "the ranges have more than %d tables and extents: go in smaller steps", maxCloneTouched)
+		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "the ranges have more than %d tables and extents: clone smaller ranges", maxCloneTouched)
 	}
 	return nil
 }

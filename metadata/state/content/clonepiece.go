@@ -261,7 +261,7 @@ func publishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err erro
 	}
 	dir, err := tree.Inode(t, c.Parent)
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && dir.Nlink == 0 {
-		return kvtx.Fail(moraine.NotFound, "clone tree", c.Name, "the directory that it was for was removed"), nil
+		return kvtx.Fail(moraine.NotFound, "clone tree", c.Name, "the target directory was removed"), nil
 	}
 	if err != nil {
 		return nil, err
@@ -269,14 +269,14 @@ func publishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err erro
 	if in, err := tree.InJobScope(&t.View, j, dir); err != nil {
 		return nil, err
 	} else if !in {
-		return kvtx.Fail(moraine.NotFound, "clone tree", c.Name, "the directory that it was for was moved"), nil
+		return kvtx.Fail(moraine.NotFound, "clone tree", c.Name, "the target directory was moved out of the session's scope"), nil
 	}
 	_, taken, err := tree.Lookup(&t.View, dir.Id, c.Name)
 	if err != nil {
 		return nil, err
 	}
 	if taken {
-		return kvtx.Fail(moraine.Exists, "clone tree", c.Name, "something else has the name now"), nil
+		return kvtx.Fail(moraine.Exists, "clone tree", c.Name, "another entry has the name now"), nil
 	}
 	if dir.Sealed {
 		return tree.Immutable(t, dir), nil

@@ -35,7 +35,7 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	case dir.Sealed:
 		return nil, tree.Immutable(t, dir)
 	case src.Tenant != dir.Tenant:
-		return nil, kvtx.Fail(moraine.CrossTenant, "clone tree", op.GetName(), "copy it instead")
+		return nil, kvtx.Fail(moraine.CrossTenant, "clone tree", op.GetName(), "the new directory belongs to another tenant: copy the tree instead")
 	}
 	if err := usage.FitsBelow(t, dir.Id, src.Id); err != nil {
 		return nil, err

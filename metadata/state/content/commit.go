@@ -43,7 +43,7 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 		return commitReply(t, w)
 	}
 	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.Generation {
-		return nil, kvtx.Fail(moraine.Conflict, "commit", w.i.Id.String(), "generation is %d, not %d", w.i.Generation, g)
+		return nil, kvtx.Fail(moraine.Conflict, "commit", w.i.Id.String(), "the file has generation %d, but the request expects %d", w.i.Generation, g)
 	}
 	if err := takeStripes(t, w.stripes); err != nil {
 		return nil, err
@@ -90,15 +90,15 @@ func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 	ref := i.Id.String()
 	switch {
 	case op.GetMode() < wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMode() > wire.CommitMode_COMMIT_MODE_APPEND:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "mode %d", op.GetMode())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "mode %d is unknown", op.GetMode())
 	case len(op.GetStripes()) > moraine.MaxCommitStripes || len(op.GetExtents()) > moraine.MaxCommitExtents:
-		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "%d stripes and %d extents; %d and %d at most",
+		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "the commit has %d stripes and %d extents; the limits are %d stripes and %d extents",
 			len(op.GetStripes()), len(op.GetExtents()), moraine.MaxCommitStripes, moraine.MaxCommitExtents)
 	case op.GetSize() > tree.MaxFileSize:
-		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "%d bytes, %d at most", op.GetSize(), uint64(tree.MaxFileSize))
+		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "the new size of %d bytes is above the limit of %d bytes", op.GetSize(), uint64(tree.MaxFileSize))
 	case op.GetMergeTo() != 0 && (len(op.GetStripes()) > 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_OVERLAY ||
 		op.GetMergeTo() > tree.MaxFileSize || op.GetMergeFrom() >= op.GetMergeTo()):
-		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "tables from %d to %d", op.GetMergeFrom(), op.GetMergeTo())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "the merge of tables from byte %d to %d is invalid", op.GetMergeFrom(), op.GetMergeTo())
 	}
 	w := &commitWork{op: op, i: i, level: moraine.NVMe}
 	if l := op.GetLevel(); l != 0 {
@@ -121,7 +121,7 @@ func contentFile(t *kvtx.Tx, op string, id uint64) (*record.Inode, error) {
 	case i.Typ == record.TypeDirectory:
 		return nil, kvtx.Fail(moraine.IsDirectory, op, i.Id.String(), "")
 	case i.Typ != record.TypeFile:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, i.Id.String(), "not a regular file")
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, i.Id.String(), "the inode is not a regular file")
 	}
 	return i, names.MayChange(t, op, i)
 }
@@ -135,7 +135,7 @@ func (w *commitWork) parseStripes() error {
 		}
 		s.Origin = w.i.Id
 		if chunks += len(s.Chunks); chunks > moraine.MaxCommitChunks {
-			return kvtx.Fail(moraine.TooLarge, "commit", w.i.Id.String(), "more than %d chunks", moraine.MaxCommitChunks)
+			return kvtx.Fail(moraine.TooLarge, "commit", w.i.Id.String(), "the commit has more than %d chunks", moraine.MaxCommitChunks)
 		}
 		for _, c := range s.Chunks {
 			w.level = min(w.level, c.Level)
@@ -145,7 +145,7 @@ func (w *commitWork) parseStripes() error {
 	sort.Slice(w.stripes, func(a, b int) bool { return w.stripes[a].ID < w.stripes[b].ID })
 	for n := 1; n < len(w.stripes); n++ {
 		if w.stripes[n].ID == w.stripes[n-1].ID {
-			return kvtx.Fail(moraine.InvalidArgument, "commit", w.stripes[n].ID.String(), "the stripe is named twice")
+			return kvtx.Fail(moraine.InvalidArgument, "commit", w.stripes[n].ID.String(), "the commit has the stripe twice")
 		}
 	}
 	return nil
@@ -174,27 +174,27 @@ func (w *commitWork) parseExtents() error {
 		const most = tree.MaxFileSize
 		if we.GetLength() == 0 || we.GetLength() > most || we.GetOffset() > most || we.GetStripeOffset() > most ||
 			uint64(base)+we.GetOffset()+we.GetLength() > most {
-			return bad(n, "is empty, or past the largest size of a file")
+			return bad(n, "is empty, or ends beyond the largest size of a file")
 		}
 		e := moraine.Extent{Offset: base + int64(we.GetOffset()), Length: int64(we.GetLength()),
 			Stripe: moraine.StripeID(we.GetStripe()), StripeOffset: int64(we.GetStripeOffset())}
 		if e.Offset < end {
-			return bad(n, "overlaps the one before it, or is out of order")
+			return bad(n, "overlaps the previous one, or is out of order")
 		}
 		end = e.End()
 		s := w.stripe(e.Stripe)
 		if s == nil {
-			return bad(n, "names a stripe that the commit does not bring")
+			return bad(n, "refers to a stripe that the commit does not include")
 		}
 		if e.StripeOffset+e.Length > s.Length {
-			return bad(n, "reaches past the end of its stripe")
+			return bad(n, "ends beyond the end of its stripe")
 		}
 		s.LiveBytes += e.Length
 		w.extents = append(w.extents, e)
 	}
 	for _, s := range w.stripes {
 		if s.LiveBytes == 0 || s.LiveBytes > s.Length {
-			return kvtx.Fail(moraine.InvalidArgument, "commit", s.ID.String(), "extents name %d of its %d bytes", s.LiveBytes, s.Length)
+			return kvtx.Fail(moraine.InvalidArgument, "commit", s.ID.String(), "the extents of the commit use %d bytes of the stripe, which has %d", s.LiveBytes, s.Length)
 		}
 	}
 	return nil
@@ -221,10 +221,10 @@ func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 		return false, nil
 	}
 	stale := func(why string) (bool, error) {
-		return false, kvtx.Fail(moraine.Stale, "commit", w.stripes[0].ID.String(), "its stripes are committed, but %s", why)
+		return false, kvtx.Fail(moraine.Stale, "commit", w.stripes[0].ID.String(), "the stripes were committed earlier, but %s", why)
 	}
 	if known < len(w.stripes) {
-		return stale("not all of them")
+		return stale("only some of them")
 	}
 	for _, e := range w.extents {
 		there, err := w.has(t, e)
@@ -232,7 +232,7 @@ func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 			return false, err
 		}
 		if !there {
-			return stale("the file does not have them there")
+			return stale("the file has other extents now")
 		}
 	}
 	if l := w.op.GetLink(); l != nil {
@@ -241,7 +241,7 @@ func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 			return false, err
 		}
 		if !ok || e.Inode != w.i.Id {
-			return stale("the file does not have that name")
+			return stale("the file does not have the name of the request")
 		}
 	}
 	return true, measure(t, w)
@@ -279,7 +279,7 @@ func committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
 		return false, err
 	}
 	if !fleet.SameChunks(have, s) {
-		return false, kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the number holds another stripe")
+		return false, kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the stripe number belongs to another stripe")
 	}
 	return true, nil
 }
@@ -314,10 +314,10 @@ func takeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 			}
 		}
 		if g.IsUsed(s.ID) {
-			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the stripe was committed before, and is dead")
+			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the stripe was committed earlier and is dead now: write the bytes under a new stripe number")
 		}
 		if g.Tenant != s.Tenant {
-			return kvtx.Fail(moraine.CrossTenant, "commit", s.ID.String(), "the grant is for another tenant than the file")
+			return kvtx.Fail(moraine.CrossTenant, "commit", s.ID.String(), "the grant and the file belong to different tenants")
 		}
 		g.Use(s.ID)
 	}
@@ -371,15 +371,15 @@ func judgeStripes(t *kvtx.Tx, w *commitWork) error {
 			chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}
 			switch {
 			case d == nil || d.State == wire.DeviceState_DEVICE_STATE_RETIRED:
-				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
+				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d is retired or unknown: write the bytes to another device", c.Device)
 			case c.Level == moraine.Memory && c.Epoch != d.Epoch:
-				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
+				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d restarted and lost the chunk from memory: write the bytes again", c.Device)
 			case d.Serves(), d.State == wire.DeviceState_DEVICE_STATE_OUT && d.Reason == record.ReasonSilent:
 				here++ // it returns with its host, for example when a network partition ends
 			}
 		}
 		if here < int(s.Scheme.K) {
-			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service or may come back, and it takes %d to read it",
+			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the stripe lost its devices: only %d of %d chunks are on devices that serve or may return, and a read needs %d",
 				here, len(s.Chunks), s.Scheme.K)
 		}
 	}
@@ -450,14 +450,14 @@ func linkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 		return err
 	}
 	if i.Owner == 0 {
-		return kvtx.Fail(moraine.InvalidArgument, "link", l.GetName(), "the file has a name already")
+		return kvtx.Fail(moraine.InvalidArgument, "link", l.GetName(), "the file already has a name")
 	}
 	dir, err := tree.Directory(t, moraine.InodeID(l.GetParent()))
 	if err != nil {
 		return err
 	}
 	if dir.Tenant != i.Tenant {
-		return kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "")
+		return kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "the directory and the file belong to different tenants")
 	}
 	return nameCommitted(t, dir, i, l)
 }
@@ -473,7 +473,7 @@ func nameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
 	case ok:
 		err = displace(t, dir, e, l)
 	case l.GetExpect() != nil:
-		err = kvtx.Fail(moraine.Conflict, "link", l.GetName(), "nothing has the name")
+		err = kvtx.Fail(moraine.Conflict, "link", l.GetName(), "no entry has the name, but the request expects one")
 	}
 	if err != nil {
 		return err

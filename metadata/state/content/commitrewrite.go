@@ -75,18 +75,18 @@ func checkRewrite(j *record.Job, op *wire.CommitRewrite) error {
 	}
 	switch files := len(op.GetFiles()); {
 	case files == 0:
-		return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "no files")
+		return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the request names no files")
 	case files > 1 && len(op.GetStripes()) > 1: // a file that is skipped could leave one without references
-		return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "%d files and %d stripes", files, len(op.GetStripes()))
+		return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "a rewrite of several files brings one stripe: this one has %d files and %d stripes", files, len(op.GetStripes()))
 	}
 	for n, f := range op.GetFiles() {
 		if _, ok := slices.BinarySearch(may, f.GetInode()); !ok || n > 0 && f.GetInode() <= op.GetFiles()[n-1].GetInode() {
-			return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for other files than inode %d, or it is out of order", f.GetInode())
+			return kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "inode %d is not a file of the job, or the files are out of order", f.GetInode())
 		}
 		extents, was = extents+len(f.GetExtents()), was+len(f.GetWas())
 	}
 	if extents > moraine.MaxCommitExtents || was > maxRewritten || len(op.GetStripes()) > moraine.MaxCommitStripes {
-		return kvtx.Fail(moraine.TooLarge, name, j.Id.String(), "%d stripes and %d extents for %d; %d, %d and %d at most",
+		return kvtx.Fail(moraine.TooLarge, name, j.Id.String(), "%d stripes, %d new extents and %d old extents; the limits are %d, %d and %d",
 			len(op.GetStripes()), extents, was, moraine.MaxCommitStripes, moraine.MaxCommitExtents, maxRewritten)
 	}
 	return nil
@@ -122,7 +122,7 @@ func parseRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*rewriteWork, error) {
 			}
 		}
 		if i.Tenant != w.all.i.Tenant {
-			return nil, kvtx.Fail(moraine.CrossTenant, name, i.Id.String(), "files of two tenants")
+			return nil, kvtx.Fail(moraine.CrossTenant, name, i.Id.String(), "the files belong to different tenants")
 		}
 		f := &rewrittenFile{commitWork: commitWork{i: i, stripes: w.all.stripes, level: w.all.level,
 			op: &wire.Commit{Extents: wf.GetExtents(), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY}}}
@@ -182,7 +182,7 @@ func (w *rewriteWork) committed(t *kvtx.Tx) (bool, error) {
 		}
 	}
 	if known > 0 && known < len(w.all.stripes) {
-		return false, kvtx.Fail(moraine.Stale, "commit rewrite", w.all.stripes[0].ID.String(), "not all of its stripes are committed")
+		return false, kvtx.Fail(moraine.Stale, "commit rewrite", w.all.stripes[0].ID.String(), "the stripes were committed earlier, but only some of them")
 	}
 	return known > 0, nil
 }
@@ -195,7 +195,7 @@ func hasRewritten(t *kvtx.Tx, f *rewrittenFile) error {
 			return err
 		}
 		if !there {
-			return kvtx.Fail(moraine.Stale, "commit rewrite", f.i.Id.String(), "the stripe is committed, but the file does not have it there")
+			return kvtx.Fail(moraine.Stale, "commit rewrite", f.i.Id.String(), "the stripes were committed earlier, but the file has other extents now")
 		}
 	}
 	return nil
@@ -262,7 +262,7 @@ func (w *rewriteWork) bound(t *kvtx.Tx) error {
 		}
 	}
 	if chunks > wire.MaxPackChunks {
-		return kvtx.Fail(moraine.TooLarge, "commit rewrite", w.all.stripes[0].ID.String(), "stripes of %d chunks are to be taken away, %d at most", chunks, wire.MaxPackChunks)
+		return kvtx.Fail(moraine.TooLarge, "commit rewrite", w.all.stripes[0].ID.String(), "the rewrite would remove stripes with %d chunks, %d at most", chunks, wire.MaxPackChunks)
 	}
 	return nil
 }
@@ -283,11 +283,11 @@ func (w *rewrittenFile) parseWas(given []*wire.Extent) ([]moraine.Extent, error)
 	}
 	switch {
 	case len(w.extents) == 0:
-		return bad("no extents")
+		return bad("the file has no new extents")
 	case len(given) > maxRewritten:
-		return nil, kvtx.Fail(moraine.TooLarge, "commit rewrite", ref, "%d extents to be taken away, %d at most", len(given), maxRewritten)
+		return nil, kvtx.Fail(moraine.TooLarge, "commit rewrite", ref, "the rewrite replaces %d extents, %d at most", len(given), maxRewritten)
 	case w.level != moraine.NVMe:
-		return bad("its stripes are at level %s: nvme is needed", w.level)
+		return bad("the new stripes are at level %s, but a rewrite needs level nvme", w.level)
 	}
 	var was []moraine.Extent
 	end := int64(0)
@@ -295,7 +295,7 @@ func (w *rewrittenFile) parseWas(given []*wire.Extent) ([]moraine.Extent, error)
 		const most = tree.MaxFileSize
 		if e.GetLength() == 0 || e.GetLength() > most || e.GetOffset() > most || e.GetStripeOffset() > most ||
 			int64(e.GetOffset()) < end || e.GetStripe() == 0 {
-			return bad("extent %d to be taken away is empty, out of order, or of no stripe", n)
+			return bad("old extent %d is empty, out of order, or without a stripe", n)
 		}
 		was = append(was, moraine.Extent{Offset: int64(e.GetOffset()), Length: int64(e.GetLength()),
 			Stripe: moraine.StripeID(e.GetStripe()), StripeOffset: int64(e.GetStripeOffset())})
@@ -305,12 +305,12 @@ func (w *rewrittenFile) parseWas(given []*wire.Extent) ([]moraine.Extent, error)
 	for _, e := range w.extents {
 		part := layout.SumLengths(layout.Cut(was, e.Offset, e.End()))
 		if part != e.Length {
-			return bad("bytes %d to %d are not all of what is to be taken away", e.Offset, e.End())
+			return bad("the old extents do not cover bytes %d to %d", e.Offset, e.End())
 		}
 		covered += part
 	}
 	if covered != layout.SumLengths(was) {
-		return bad("more is to be taken away than is brought")
+		return bad("the old extents have more bytes than the new ones")
 	}
 	return was, nil
 }
@@ -327,7 +327,7 @@ func mayRewrite(t *kvtx.Tx, w *rewrittenFile) error {
 			return err
 		}
 		if !slices.Equal(layout.Cut(have, e.Offset, e.End()), want) {
-			return kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d are of other extents by now", e.Offset, e.End())
+			return kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d have other extents now", e.Offset, e.End())
 		}
 		err = layout.RefsFrom(&t.View, w.i.Content, e.Offset, func(r record.Ref) (bool, error) {
 			if r.Base >= e.End() {
@@ -336,7 +336,7 @@ func mayRewrite(t *kvtx.Tx, w *rewrittenFile) error {
 			h, err := layout.TableHead(&t.View, r.Table)
 			if err == nil && h.Refs > 1 {
 				// Swapping them here would keep the old stripe alive for the other file.
-				err = kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d are shared with another file by now", e.Offset, e.End())
+				err = kvtx.Fail(moraine.Stale, name, file, "another file shares bytes %d to %d now", e.Offset, e.End())
 			}
 			return true, err
 		})
@@ -375,7 +375,7 @@ func keepsProtection(t *kvtx.Tx, w *rewrittenFile) error {
 			return err
 		}
 		if int(s.Scheme.M) > m || h.Protects > protects {
-			return kvtx.Fail(moraine.Conflict, name, s.ID.String(), "it is %s and survives %d, what is to take its place may lose %d chunks and survives %d",
+			return kvtx.Fail(moraine.Conflict, name, s.ID.String(), "the old stripe has scheme %s and survives %d failures; the new ones may lose %d chunks and survive %d failures",
 				s.Scheme, h.Protects, m, protects)
 		}
 	}

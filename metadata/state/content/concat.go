@@ -50,15 +50,15 @@ func checkConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
 	ref := i.Id.String()
 	switch l := op.GetLink(); {
 	case i.Owner == 0 || i.Content != 0 || i.Size != 0:
-		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "the file has a name, or content: make an empty one without a name")
+		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "the file has a name or content: create an empty file without a name")
 	case len(op.GetRanges()) > wire.MaxConcatRanges:
-		return kvtx.Fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), wire.MaxConcatRanges)
+		return kvtx.Fail(moraine.TooLarge, "concat", ref, "the request has %d ranges, %d at most", len(op.GetRanges()), wire.MaxConcatRanges)
 	case l == nil || l.GetKeep():
-		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "want a name, and none that keeps what had it")
+		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "the request needs a name, and cannot keep the replaced file")
 	}
 	for _, r := range op.GetRanges() {
 		if r.GetInode() == op.GetInode() {
-			return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "it is a range of itself")
+			return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "a range names the file itself")
 		}
 	}
 	dir, err := mayNameTarget(t, i, op.GetLink())
@@ -79,7 +79,7 @@ func mayNameTarget(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) (*record.Ino
 		return nil, err
 	}
 	if dir.Tenant != i.Tenant {
-		return nil, kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "")
+		return nil, kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "the directory and the file belong to different tenants")
 	}
 	if dir.Sealed {
 		return nil, tree.Immutable(t, dir)
@@ -108,7 +108,7 @@ func consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inod
 		return nil, err
 	}
 	if in || gone.Parent == 0 {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "concat", gone.Id.String(), "the file itself would go with it")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "concat", gone.Id.String(), "the new file would be inside this directory, which the request removes")
 	}
 	return gone, names.MayRenameTree(t, gone)
 }

@@ -29,7 +29,7 @@ func addConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse
 	var row []record.ConcatRange
 	for n, r := range op.GetRanges() {
 		if r.GetOffset() > tree.MaxFileSize || r.GetLength() > tree.MaxFileSize {
-			return nil, kvtx.Fail(moraine.InvalidArgument, "concat", moraine.InodeID(r.GetInode()).String(), "the range is past the largest size of a file")
+			return nil, kvtx.Fail(moraine.InvalidArgument, "concat", moraine.InodeID(r.GetInode()).String(), "the range ends beyond the largest size of a file")
 		}
 		row = append(row, record.ConcatRange{Inode: moraine.InodeID(r.GetInode()), Generation: moraine.Generation(r.GetGeneration()), Offset: int64(r.GetOffset()), Length: int64(r.GetLength())})
 		if len(row) == record.ConcatRow || n == len(op.GetRanges())-1 {
@@ -202,18 +202,18 @@ func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error)
 	}
 	switch {
 	case src.Tenant != p.i.Tenant:
-		return nil, 0, kvtx.Fail(moraine.CrossTenant, "concat", name, "copy it instead")
+		return nil, 0, kvtx.Fail(moraine.CrossTenant, "concat", name, "the source belongs to another tenant: copy it instead")
 	case want != 0 && want != src.Generation:
-		return nil, 0, kvtx.Fail(moraine.Stale, "concat", name, "generation is %d, not %d", src.Generation, want)
+		return nil, 0, kvtx.Fail(moraine.Stale, "concat", name, "the source has generation %d, but the request expects %d", src.Generation, want)
 	case r.Offset > src.Size || r.Length > src.Size-r.Offset:
-		return nil, 0, kvtx.Fail(moraine.InvalidArgument, "concat", name, "the file has %d bytes, the range ends past them", src.Size)
+		return nil, 0, kvtx.Fail(moraine.InvalidArgument, "concat", name, "the source has %d bytes, and the range ends beyond them", src.Size)
 	}
 	length := r.Length
 	if length == 0 {
 		length = src.Size - r.Offset
 	}
 	if p.i.Size-p.c.Taken+length > tree.MaxFileSize {
-		return nil, 0, kvtx.Fail(moraine.TooLarge, "concat", p.i.Id.String(), "more than %d bytes", int64(tree.MaxFileSize))
+		return nil, 0, kvtx.Fail(moraine.TooLarge, "concat", p.i.Id.String(), "the file would be larger than %d bytes", int64(tree.MaxFileSize))
 	}
 	return src, length, nil
 }

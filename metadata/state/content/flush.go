@@ -18,7 +18,7 @@ func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if j.Target != op.GetInode() {
-		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is not for inode %s", moraine.InodeID(op.GetInode()))
 	}
 	w, err := parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
 		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
@@ -62,7 +62,7 @@ func mayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
 	const name = "commit stage"
 	ref := w.i.Id.String()
 	if moraine.Generation(op.GetGeneration()) != w.i.Generation {
-		return kvtx.Fail(moraine.Stale, name, ref, "generation is %d, not %d", w.i.Generation, op.GetGeneration())
+		return kvtx.Fail(moraine.Stale, name, ref, "the file has generation %d, but the mover read %d", w.i.Generation, op.GetGeneration())
 	}
 	for _, e := range w.extents {
 		have, err := layout.ExtentsOf(&t.View, w.i, e.Offset, maxStaged+1)
@@ -77,7 +77,7 @@ func mayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
 			at = h.End()
 		}
 		if at != e.End() {
-			return kvtx.Fail(moraine.Stale, name, ref, "bytes %d to %d are not of object %s, or in more than %d pieces", at, e.End(), moraine.ObjectID(op.GetObject()), maxStaged)
+			return kvtx.Fail(moraine.Stale, name, ref, "bytes %d to %d are not in object %s, or have more than %d extents", at, e.End(), moraine.ObjectID(op.GetObject()), maxStaged)
 		}
 	}
 	return nil

@@ -27,15 +27,15 @@ func createPack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	task := w.GetRewrite()
 	switch {
 	case len(task.GetFiles()) > MaxPackFiles:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, "", "%d files to be packed: %d at most", len(task.GetFiles()), MaxPackFiles)
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, "", "the job would pack %d files, %d at most", len(task.GetFiles()), MaxPackFiles)
 	case w.GetInode() != 0 || len(task.GetStripes()) > 0 || task.GetOffset() != 0 || task.GetEnd() != 0 || task.GetFewer() != 0:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, "", "files to be packed, and stripes")
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, "", "a job cannot both pack files and rewrite stripes")
 	}
 	spec, name, before := jobs.JobSpec{Kind: w.GetKind(), Cursor: record.Be64(nil, task.GetSettled())}, "", uint64(0)
 	files := 0
 	for _, id := range task.GetFiles() {
 		if id <= before {
-			return nil, kvtx.Fail(moraine.InvalidArgument, op, moraine.InodeID(id).String(), "files to be packed are out of order")
+			return nil, kvtx.Fail(moraine.InvalidArgument, op, moraine.InodeID(id).String(), "the files of the job are not in ascending order")
 		}
 		before = id
 		i, err := tree.Inode(t, moraine.InodeID(id))

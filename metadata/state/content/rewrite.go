@@ -30,11 +30,11 @@ func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	ref := moraine.InodeID(w.GetInode()).String()
 	switch {
 	case len(task.GetStripes()) == 0 || len(task.GetStripes()) > MaxRewriteStripes:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "%d stripes to rewrite: 1 to %d", len(task.GetStripes()), MaxRewriteStripes)
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "the job would rewrite %d stripes, but must have 1 to %d", len(task.GetStripes()), MaxRewriteStripes)
 	case task.GetFewer() > MaxRewriteStripes:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "%d times fewer stripes: %d at most", task.GetFewer(), MaxRewriteStripes)
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "the job would reduce the stripes by a factor of %d, which is at most %d", task.GetFewer(), MaxRewriteStripes)
 	case task.GetOffset() >= task.GetEnd() || task.GetEnd() > tree.MaxFileSize:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "stripes to rewrite between %d and %d", task.GetOffset(), task.GetEnd())
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "the range from byte %d to %d is invalid", task.GetOffset(), task.GetEnd())
 	}
 	i, err := tree.Inode(t, moraine.InodeID(w.GetInode()))
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {

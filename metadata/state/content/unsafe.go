@@ -178,7 +178,7 @@ func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
 		return 0, err
 	}
 	if s == nil {
-		return 0, &moraine.Error{Op: "raise levels", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
+		return 0, kvtx.Corrupt("raise levels", e.Stripe.String(), "an extent refers to the stripe, which has no record")
 	}
 	level, voids, left := moraine.NVMe, false, len(s.Chunks)
 	for n := range s.Chunks {
