@@ -33,12 +33,12 @@ func (k clusterKeys) Revocation(w *wire.Revocation) ([]byte, error) {
 	}
 	switch {
 	case len(w.GetKey()) > 0 && w.GetSerial() != "":
-		return bad("name the key or the serial number, not both")
+		return bad("the request names both a key and a serial number: name one of them")
 	case len(w.GetNode()) > 128 || len(w.GetRole()) > 32 || len(w.GetSerial()) > 64:
-		return bad("a name that is too long")
+		return bad("the node, the role or the serial number is too long")
 	case len(w.GetKey()) > 0:
 		if len(w.GetKey()) != 32 {
-			return bad("a key is named by 32 bytes")
+			return bad("the fingerprint of the key must have 32 bytes")
 		}
 		return append(append(k.Key(record.TabRevoked, 33), record.RevokedKey), w.GetKey()...), nil
 	case w.GetSerial() != "":
@@ -47,5 +47,5 @@ func (k clusterKeys) Revocation(w *wire.Revocation) ([]byte, error) {
 		b := append(append(k.Key(record.TabRevoked, 162), record.RevokedNode), w.GetNode()...)
 		return append(append(b, 0), w.GetRole()...), nil
 	}
-	return bad("name a key, a serial number or a node")
+	return bad("the request names no certificate: name a key, a serial number or a node")
 }

@@ -77,7 +77,7 @@ func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error 
 		}
 		if b == nil {
 			var err error
-			resp := kvtx.Refuse(kvtx.Fail(moraine.Stale, "session", s.Id.String(), "the caller gave the request up before it arrived"))
+			resp := kvtx.Refuse(kvtx.Fail(moraine.Stale, "session", s.Id.String(), "the client abandoned the request before it arrived"))
 			if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(resp); err != nil {
 				return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
 			}

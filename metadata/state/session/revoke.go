@@ -19,7 +19,7 @@ const (
 // expired one, and the clock that decides what has expired may be wrong.
 func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "revoke certificate", "", "the request has %d certificates, but must have 1 to %d", n, MaxRevoke)
 	}
 	all, err := Revocations(&t.View)
 	if err != nil {
@@ -36,7 +36,7 @@ func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 		case err != nil:
 			return nil, err
 		case op.GetUndo() && !known:
-			return nil, kvtx.Fail(moraine.NotFound, "revoke certificate", w.GetNode(), "it is not on the list of revoked certificates")
+			return nil, kvtx.Fail(moraine.NotFound, "revoke certificate", w.GetNode(), "the certificate is not revoked")
 		case op.GetUndo():
 			t.Del(key)
 			continue
@@ -44,7 +44,7 @@ func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 			have++
 		}
 		if have > MaxRevocations {
-			return nil, kvtx.Fail(moraine.TooLarge, "revoke certificate", w.GetNode(), "%d certificates are revoked: take off the list what is no longer needed (`moraine cert revoke --undo`)", MaxRevocations)
+			return nil, kvtx.Fail(moraine.TooLarge, "revoke certificate", w.GetNode(), "%d certificates are revoked, which is the limit: undo revocations that nobody needs (`moraine cert revoke --undo`)", MaxRevocations)
 		}
 		t.Put(key, record.EncodeRevocation(w))
 	}

@@ -34,11 +34,11 @@ func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
 		return nil
 	}
 	if partition {
-		return kvtx.Fail(moraine.Misrouted, "apply", "", "partition %d is not served here", req.GetPartition())
+		return kvtx.Fail(moraine.Misrouted, "apply", "", "this server does not serve partition %d", req.GetPartition())
 	}
 	epoch, err := routingEpoch(&t.View)
 	if err == nil && req.GetRoutingEpoch() != epoch {
-		err = kvtx.Fail(moraine.Misrouted, "apply", "", "the routing epoch is %d, not %d", epoch, req.GetRoutingEpoch())
+		err = kvtx.Fail(moraine.Misrouted, "apply", "", "the routing epoch is %d, but the request has %d: renew the session", epoch, req.GetRoutingEpoch())
 	}
 	return err
 }
@@ -50,7 +50,7 @@ func Crosses(t *kvtx.Tx, req *wire.MetaRequest) error {
 	if !slices.ContainsFunc(named, func(id uint64) bool { return id != 0 && moraine.ID(id).Partition() != t.K.P }) {
 		return nil
 	}
-	return kvtx.Fail(moraine.CrossPartition, "apply", "", "what it names is in two partitions: copy it instead")
+	return kvtx.Fail(moraine.CrossPartition, "apply", "", "the request names inodes of two partitions: copy the file instead")
 }
 
 // tied returns the inodes that a request would link to each other.
@@ -86,7 +86,7 @@ func RaiseRouting(t *kvtx.Tx, op *wire.RaiseRouting) (*wire.MetaResponse, error)
 	case err != nil:
 		return nil, err
 	case op.GetFrom() > epoch || op.GetFrom() == 0:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "raise routing", "", "the present epoch is %d, not %d", epoch, op.GetFrom())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "raise routing", "", "the routing epoch is %d, but the request expects %d", epoch, op.GetFrom())
 	case op.GetFrom() < epoch:
 		return kvtx.Done(), nil
 	}

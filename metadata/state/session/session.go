@@ -40,7 +40,7 @@ func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaRespon
 	case n == 0:
 		return nil, nil, kvtx.Fail(moraine.InvalidArgument, "session", s.Id.String(), "a mutation needs a request number")
 	case n < s.AckedBelow:
-		return nil, nil, kvtx.Fail(moraine.Stale, "session", s.Id.String(), "number %d was acknowledged and is over", n)
+		return nil, nil, kvtx.Fail(moraine.Stale, "session", s.Id.String(), "the client has already acknowledged the answer to request %d", n)
 	}
 	b, ok, err := answered(&t.View, s, n)
 	if err != nil {
@@ -55,7 +55,7 @@ func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaRespon
 	}
 	acked := max(s.AckedBelow, min(req.GetAckedBelow(), n))
 	if n >= max(acked, 1)+AnswerWindow {
-		return nil, nil, kvtx.Fail(moraine.Busy, "session", s.Id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
+		return nil, nil, kvtx.Fail(moraine.Busy, "session", s.Id.String(), "request %d is beyond the window of %d unacknowledged answers: acknowledge earlier answers first", n, AnswerWindow)
 	}
 	return s, nil, nil
 }
@@ -64,13 +64,13 @@ func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaRespon
 // client may retry OpenSession.
 func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	if len(op.GetNonce()) != 16 {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "open session", "", "want a nonce of 16 bytes")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the nonce has %d bytes, but must have 16", len(op.GetNonce()))
 	}
 	if op.GetNode() != t.Caller.GetNode() {
-		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the caller is %q", t.Caller.GetNode())
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the certificate is of node %q", t.Caller.GetNode())
 	}
 	if !tree.Covers(t.Caller.GetScope(), op.GetScope()) {
-		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetScope(), "the certificate is for %q", t.Caller.GetScope())
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetScope(), "the certificate confines its holder to %q", t.Caller.GetScope())
 	}
 	b, ok, err := t.Get(t.K.SessionNonce(op.GetNonce()))
 	if err != nil {
@@ -107,7 +107,7 @@ func HasNonce(r *kvtx.View, nonce []byte) (known bool, err error) {
 // Exists if a session that is live, or not cleaned up yet, has that number.
 func drawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	if drawn == 0 || drawn>>40 != 0 {
-		return 0, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the random part of its number is %x; want 1 to 40 bits", drawn)
+		return 0, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the random part of the session number is %x, but must be 1 to 40 bits", drawn)
 	}
 	c, err := t.Identity()
 	if err != nil {
@@ -117,7 +117,7 @@ func drawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	for _, key := range [][]byte{t.K.Session(id), t.K.EndedSession(id)} {
 		if _, taken, err := t.Get(key); err != nil || taken {
 			if err == nil {
-				err = kvtx.Fail(moraine.Exists, "open session", id.String(), "draw another number")
+				err = kvtx.Fail(moraine.Exists, "open session", id.String(), "the session number is in use: draw another one")
 			}
 			return 0, err
 		}
@@ -136,7 +136,7 @@ func reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, err
 		return nil, err
 	}
 	if !s.Of(t.Caller) {
-		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "another certificate opened the session of this nonce")
 	}
 	return sessionReply(t, s)
 }
