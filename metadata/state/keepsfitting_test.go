@@ -145,7 +145,7 @@ func TestADeviceThatMayHoldMoreIsNotRetired(t *testing.T) {
 		}
 		resp := retire(5, false)
 		b.wants(resp, moraine.Conflict)
-		require.Contains(t, resp.GetError().GetText(), "it has not reported since the metadata was restored")
+		require.Contains(t, resp.GetError().GetText(), "the device has not reported since the restore of the metadata")
 	}
 	b.reportsStray(5)
 	resp := retire(5, false)

@@ -162,7 +162,7 @@ func forgetReports(t *kvtx.Tx) error {
 // skips those that are no longer needed.
 func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > MaxAdopted {
-		return nil, kvtx.Fail(moraine.TooLarge, "adopt chunks", "", "%d chunks, %d at most", len(op.GetChunks()), MaxAdopted)
+		return nil, kvtx.Fail(moraine.TooLarge, "adopt chunks", "", "the command has %d chunks, %d at most", len(op.GetChunks()), MaxAdopted)
 	}
 	now := t.ClusterTime()
 	olderThan := now - min(now, op.GetGraceMillis())

@@ -16,7 +16,7 @@ const maxSealedKey = 256
 func AddSigningKey(t *kvtx.Tx, op *statepb.AddSigningKey) (*wire.MetaResponse, error) {
 	key := op.GetKey()
 	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "add signing key", "", "want an id, an Ed25519 key of 32 bytes, and its sealed half")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "add signing key", "", "the signing key needs an id, a public key of 32 bytes and a sealed private key")
 	}
 	v := record.EncodeSigningKey(key)
 	old, ok, err := t.Get(t.K.SigningKey(key.GetId()))
@@ -24,7 +24,7 @@ func AddSigningKey(t *kvtx.Tx, op *statepb.AddSigningKey) (*wire.MetaResponse, e
 		return nil, err
 	}
 	if ok && string(old) != string(v) {
-		return nil, kvtx.Fail(moraine.Exists, "add signing key", "", "id %d is another key", key.GetId())
+		return nil, kvtx.Fail(moraine.Exists, "add signing key", "", "another signing key has id %d", key.GetId())
 	}
 	t.Put(t.K.SigningKey(key.GetId()), v)
 	return kvtx.Done(), nil

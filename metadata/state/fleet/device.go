@@ -88,22 +88,22 @@ func checkHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	}
 	switch {
 	case w.GetId() == "" || len(w.GetId()) > moraine.MaxNameLen || len(w.GetRack()) > moraine.MaxNameLen:
-		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
+		return bad("the host needs an id; id and rack have at most %d bytes each", moraine.MaxNameLen)
 	case t.Caller.GetRole() == kvtx.RoleChunkserver && t.Caller.GetNode() != w.GetId():
-		return kvtx.Fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.Caller.GetNode())
+		return kvtx.Fail(moraine.PermissionDenied, "register host", w.GetId(), "the certificate is of node %q", t.Caller.GetNode())
 	case len(w.GetBucket()) > record.MaxToken || len(w.GetAdminAddress()) > record.MaxToken || len(op.GetRelease()) > record.MaxToken ||
 		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > record.MaxToken }):
-		return bad("its bucket, release and addresses have %d bytes each at most", record.MaxToken)
+		return bad("the bucket, the release and each address have at most %d bytes", record.MaxToken)
 	case len(w.GetDevices()) > maxHostDevices || len(w.GetAddresses()) > maxAddresses:
-		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), maxHostDevices, maxAddresses)
+		return bad("the host has %d devices and %d addresses; the limits are %d devices and %d addresses", len(w.GetDevices()), len(w.GetAddresses()), maxHostDevices, maxAddresses)
 	}
 	seen := make(map[string]bool, len(w.GetDevices()))
 	for _, d := range w.GetDevices() {
 		if len(d.GetUuid()) != len(moraine.UUID{}) || moraine.UUID(d.GetUuid()).IsZero() {
-			return bad("a device needs a UUID of 16 bytes")
+			return bad("each device needs a UUID of 16 bytes")
 		}
 		if seen[string(d.GetUuid())] {
-			return bad("device %s is named twice", moraine.UUID(d.GetUuid()))
+			return bad("the request has device %s twice", moraine.UUID(d.GetUuid()))
 		}
 		seen[string(d.GetUuid())] = true
 	}
@@ -156,7 +156,7 @@ func deviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 		}
 		d, err := Device(&t.View, id)
 		if err == nil && d == nil {
-			err = &moraine.Error{Op: "register host", Ref: uuid.String(), Kind: moraine.Corrupt}
+			err = kvtx.Corrupt("register host", uuid.String(), "the index of UUIDs has device %d, which has no record", id)
 		}
 		return d, err
 	}
@@ -177,7 +177,7 @@ func deviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
 		}
 	}
 	if t.Count[record.CDevice] >= math.MaxUint32 {
-		return 0, kvtx.Fail(moraine.NoSpace, "register host", "", "there are no device numbers left")
+		return 0, kvtx.Fail(moraine.NoSpace, "register host", "", "the cluster has issued all device numbers")
 	}
 	return moraine.DeviceID(t.Next(record.CDevice)), nil
 }
@@ -190,7 +190,7 @@ func moveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
 			return err
 		}
 		if old == nil {
-			return &moraine.Error{Op: "register host", Ref: d.Host, Kind: moraine.Corrupt}
+			return kvtx.Corrupt("register host", d.Host, "device %d refers to the host, which has no record", d.Id)
 		}
 		old.Devices = slices.DeleteFunc(old.Devices, func(id moraine.DeviceID) bool { return id == d.Id })
 		if err := addLive(t, old, -1); err != nil {
@@ -214,7 +214,7 @@ func missingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []
 			return err
 		}
 		if d == nil {
-			return &moraine.Error{Op: "register host", Ref: h.Id, Kind: moraine.Corrupt}
+			return kvtx.Corrupt("register host", h.Id, "the host has device %d, which has no record", id)
 		}
 		if !d.Serves() {
 			continue
@@ -242,7 +242,7 @@ func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, er
 	case d == nil:
 		return nil, kvtx.Fail(moraine.NotFound, "set device state", ref, "")
 	case len(op.GetReason()) > moraine.MaxNameLen:
-		return nil, kvtx.Fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+		return nil, kvtx.Fail(moraine.NameTooLong, "set device state", ref, "the reason has %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	case t.Caller.GetRole() != kvtx.RoleAdmin && op.GetState() == record.DeviceIn && d.Asked != 0:
 		return kvtx.Done(), backFromSilence(t, d) // the leader saw the host return: that does not undo an administrator's request
 	}
@@ -262,7 +262,7 @@ func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, er
 			return nil, err
 		}
 		if h == nil {
-			return nil, &moraine.Error{Op: "set device state", Ref: d.Host, Kind: moraine.Corrupt}
+			return nil, kvtx.Corrupt("set device state", d.Host, "device %d refers to the host, which has no record", d.Id)
 		}
 		if err := addLive(t, h, -1); err != nil {
 			return nil, err
@@ -316,11 +316,11 @@ func maySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	no := func(why string) error { return kvtx.Fail(moraine.Conflict, "set device state", ref, "%s", why) }
 	switch {
 	case to != record.DeviceIn && to != record.DeviceOut && to != record.DeviceDraining && to != record.DeviceRetired:
-		return kvtx.Fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
+		return kvtx.Fail(moraine.InvalidArgument, "set device state", ref, "device state %d is unknown", to)
 	case d.State == record.DeviceRetired:
-		return no("it is retired, for good: format it to use the disk again")
+		return no("the device is retired for good: format it to use its disk again")
 	case d.State == record.DeviceOut && to == record.DeviceDraining:
-		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
+		return no("the device is out, and repair already rebuilds its chunks elsewhere: retire it, or set it in first")
 	case to == record.DeviceRetired:
 		return mayRetire(t, d, op.GetAcceptLoss(), no)
 	}
@@ -340,27 +340,27 @@ func mayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string
 	case len(keys) == 0:
 		return mayHoldMore(t, d, no)
 	case d.State == record.DeviceOut:
-		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
+		return no("stripes still have chunks on the device: wait until repair ends (`moraine cluster status --wait`), or abandon the chunks for good with --accept-loss")
 	}
-	return no("it still holds chunks: drain it first, or declare it out")
+	return no("stripes still have chunks on the device: drain it or set it out first")
 }
 
 // mayHoldMore fails if the device may have chunks that a restored record needs although no record
 // names them. Either it has not reported since the restore, or its report had chunks that fit a
 // record whose own chunk is not known to exist.
 func mayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error {
-	instead := "; set it out first to give it up with what it has"
+	instead := "; to abandon its chunks, set it out first"
 	if d.State == record.DeviceOut {
-		instead = ", or give up, for good, what is on it with --accept-loss"
+		instead = ", or abandon its chunks for good with --accept-loss"
 	}
 	c, err := t.Cluster()
 	switch {
 	case err != nil:
 		return err
 	case c.Incarnation > 1 && d.Passed == 0:
-		return no("it has not reported since the metadata was restored, and what it holds is not known: wait for its report" + instead)
+		return no("the device has not reported since the restore of the metadata, so its chunks are unknown: wait for its report" + instead)
 	case d.Fitting > 0:
-		return no("by its last report it has " + record.Utoa(d.Fitting) + " chunks that may be all that is left of what a stripe has lost: set it in to have them taken up, or wait until the stripes are rebuilt and it has reported again" + instead)
+		return no("its last report has " + record.Utoa(d.Fitting) + " chunks that damaged stripes may need: set the device in, or wait for repair and its next report" + instead)
 	}
 	return nil
 }

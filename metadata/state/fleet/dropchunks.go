@@ -19,7 +19,7 @@ const maxDropped = 256
 // chunk while the deletion is on its way.
 func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > maxDropped {
-		return nil, kvtx.Fail(moraine.TooLarge, "drop chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxDropped)
+		return nil, kvtx.Fail(moraine.TooLarge, "drop chunks", "", "the command has %d chunks, %d at most", len(op.GetChunks()), maxDropped)
 	}
 	reply := &wire.DropChunksReply{}
 	for _, w := range op.GetChunks() {

@@ -91,7 +91,7 @@ func waitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.Rep
 	case err != nil:
 		return nil, err
 	case i == nil:
-		return nil, &moraine.Error{Op: "repair queue", Ref: id.String(), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("repair queue", id.String(), "the queue has the stripe, but no repair record")
 	case i.After > now && !(i.Lost() && i.TriedBefore(back, now)):
 		return nil, nil
 	}

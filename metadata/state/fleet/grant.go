@@ -50,7 +50,7 @@ func grantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err
 // stripe.
 func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	if op.GetCount() == 0 || op.GetCount() > MaxGrant {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "%d stripes; 1 to %d can be granted at once", op.GetCount(), MaxGrant)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "the request is for %d stripes, but must be for 1 to %d", op.GetCount(), MaxGrant)
 	}
 	place := moraine.InodeID(op.GetInode())
 	if place == 0 {
@@ -65,14 +65,14 @@ func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if len(live) == maxSessionGrants {
-		return nil, kvtx.Fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", maxSessionGrants)
+		return nil, kvtx.Fail(moraine.TooLarge, "grant", "", "the session has %d grants, which is the limit: end one", maxSessionGrants)
 	}
 	g := &record.Grant{Count: op.GetCount(), Session: t.Session.Id, Tenant: i.Tenant, Used: make([]byte, (op.GetCount()+7)/8)}
 	if op.GetChunkLength() != 0 {
 		chunks := uint64(op.GetScheme().GetK()) + uint64(op.GetScheme().GetM())
 		g.Chunks, g.Length = uint32(min(chunks, math.MaxUint32)), uint32(min(op.GetChunkLength(), math.MaxUint32))
 		if !record.ValidChunks(g.Chunks, g.Length) {
-			return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "stripes of %d chunks of %d bytes", chunks, op.GetChunkLength())
+			return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "a stripe cannot have %d chunks of %d bytes", chunks, op.GetChunkLength())
 		}
 	}
 	if err := boundGrants(t, live, g); err != nil {
@@ -101,7 +101,7 @@ func boundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 	for _, key := range live {
 		b, ok, err := t.Get(t.K.Grant(moraine.StripeID(record.LastU64(key))))
 		if err == nil && !ok {
-			err = &moraine.Error{Op: "grant", Ref: g.Session.String(), Kind: moraine.Corrupt}
+			err = kvtx.Corrupt("grant", g.Session.String(), "the session has a grant without a record")
 		}
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func boundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 		all += other.Bytes()
 	}
 	if all > MaxSessionBytes {
-		return kvtx.Fail(moraine.TooLarge, "grant", "", "the grants of the session would allow %d bytes of chunks, %d at most: end one", all, int64(MaxSessionBytes))
+		return kvtx.Fail(moraine.TooLarge, "grant", "", "the grants of the session would allow %d bytes of chunks, %d at most: end a grant", all, int64(MaxSessionBytes))
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func EndSessionGrants(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error)
 			return 0, err
 		}
 		if !ok {
-			return 0, &moraine.Error{Op: "end grants", Ref: id.String(), Kind: moraine.Corrupt}
+			return 0, kvtx.Corrupt("end grants", id.String(), "the session has a grant without a record")
 		}
 		g, err := record.DecodeGrant(slices.Clone(b))
 		if err != nil {

@@ -21,7 +21,7 @@ func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error)
 		return nil, err
 	}
 	if h == nil {
-		return nil, kvtx.Fail(moraine.NotFound, "set host state", op.GetHost(), "no such host has registered")
+		return nil, kvtx.Fail(moraine.NotFound, "set host state", op.GetHost(), "no host of this name has registered")
 	}
 	for _, id := range slices.Clone(h.Devices) {
 		d, err := Device(&t.View, id)
@@ -29,7 +29,7 @@ func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error)
 			return nil, err
 		}
 		if d == nil {
-			return nil, &moraine.Error{Op: "set host state", Ref: h.Id, Kind: moraine.Corrupt}
+			return nil, kvtx.Corrupt("set host state", h.Id, "the host has device %d, which has no record", id)
 		}
 		if d.State == record.DeviceRetired {
 			continue
@@ -69,11 +69,11 @@ func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, er
 	case err != nil:
 		return nil, err
 	case h == nil:
-		return nil, kvtx.Fail(moraine.NotFound, "maintenance", op.GetHost(), "no such host has registered")
+		return nil, kvtx.Fail(moraine.NotFound, "maintenance", op.GetHost(), "no host of this name has registered")
 	case op.GetMillis() > maxMaintenance:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "maintenance", h.Id, "a week at most")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "maintenance", h.Id, "maintenance lasts at most a week")
 	case len(op.GetReason()) > moraine.MaxNameLen:
-		return nil, kvtx.Fail(moraine.NameTooLong, "maintenance", h.Id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+		return nil, kvtx.Fail(moraine.NameTooLong, "maintenance", h.Id, "the reason has %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	}
 	if op.GetMillis() == 0 {
 		if h.Away != 0 {
@@ -88,7 +88,7 @@ func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, er
 		return nil, err
 	}
 	if !slices.Equal(away, op.GetOthers()) {
-		return nil, kvtx.Fail(moraine.Stale, "maintenance", h.Id, "other hosts are away than it was judged by: ask again")
+		return nil, kvtx.Fail(moraine.Stale, "maintenance", h.Id, "the set of absent hosts changed during the check: repeat the request")
 	}
 	h.Away, h.AwayWhy = t.ClusterTime()+op.GetMillis(), op.GetReason()
 	putHost(t, h)

@@ -29,7 +29,7 @@ func AssignIntents(t *kvtx.Tx, op *statepb.AssignIntents) (*wire.MetaResponse, e
 		return nil, err
 	}
 	if j == nil || !j.Live() || !record.OfStripes(j.Kind) {
-		return nil, kvtx.Fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
+		return nil, kvtx.Fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no repair job of this number is in progress")
 	}
 	return recordIntents(t, j, op.GetIntents())
 }
@@ -49,7 +49,7 @@ func BeginRepair(t *kvtx.Tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
 func heldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	j, err := jobs.HeldJob(t, op, id, epoch)
 	if err == nil && !record.OfStripes(j.Kind) {
-		err = kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not a repair")
+		err = kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "the job is not a repair or rebalance job")
 	}
 	return j, err
 }
@@ -57,7 +57,7 @@ func heldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 // recordIntents records intents of a job and answers with them.
 func recordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
 	if len(intents) > maxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), maxIntents)
+		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "the request has %d intents, %d at most", len(intents), maxIntents)
 	}
 	reply := &wire.BeginRepairReply{}
 	for _, w := range intents {
@@ -82,21 +82,21 @@ func recordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 		return nil, err
 	}
 	if item == nil || item.Job != j.Id {
-		return stale("the stripe is not this job's, or dead")
+		return stale("the stripe is dead, or another job repairs it")
 	}
 	s, err := Stripe(&t.View, id)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "begin repair", id.String(), "no chunk %d", w.GetIndex())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin repair", id.String(), "the stripe is dead or has no chunk %d", w.GetIndex())
 	}
 	d, err := Device(&t.View, moraine.DeviceID(w.GetDevice()))
 	if err != nil {
 		return nil, err
 	}
 	if d == nil || d.State != record.DeviceIn {
-		return stale("device %d takes no chunks", w.GetDevice())
+		return stale("device %d does not accept chunks", w.GetDevice())
 	}
 	chunk := moraine.ChunkID{Stripe: id, Index: uint8(w.GetIndex())}
 	have, err := readIntent(&t.View, chunk)
@@ -114,7 +114,7 @@ func recordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 	}
 	in := &record.Intent{Chunk: chunk, Job: j.Id, Device: d.Id, Version: s.Version + 1, Base: s.Version}
 	if v := moraine.LayoutVersion(w.GetVersion()); v != 0 && v != in.Version {
-		return stale("layout version %d would follow, not %d", in.Version, v)
+		return stale("the next layout version is %d, but the request has %d", in.Version, v)
 	}
 	t.Put(t.K.Intent(chunk), in.Encode())
 	return in, nil
@@ -129,7 +129,7 @@ func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error)
 		return nil, err
 	}
 	if len(op.GetIntents()) > maxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "commit repair", j.Id.String(), "%d intents, %d at most", len(op.GetIntents()), maxIntents)
+		return nil, kvtx.Fail(moraine.TooLarge, "commit repair", j.Id.String(), "the request has %d intents, %d at most", len(op.GetIntents()), maxIntents)
 	}
 	var order []moraine.StripeID
 	byStripe := make(map[moraine.StripeID][]*wire.Intent)
@@ -247,7 +247,7 @@ func moveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 // EndIntents ends intents that will not be filled. It skips those that have already ended.
 func EndIntents(t *kvtx.Tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
 	if len(op.GetIntents()) > maxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), maxIntents)
+		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "the request has %d intents, %d at most", len(op.GetIntents()), maxIntents)
 	}
 	for _, w := range op.GetIntents() {
 		in, err := readIntent(&t.View, moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})

@@ -17,7 +17,7 @@ const maxMemberName = 255
 func SetMember(t *kvtx.Tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
 	id := op.GetId()
 	if id == "" || len(id) > maxMemberName || len(op.GetDataId()) != len(moraine.UUID{}) {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a data id of 16", maxMemberName)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set member", id, "the server needs a name of 1 to %d bytes and a data id of 16 bytes", maxMemberName)
 	}
 	dir := moraine.UUID(op.GetDataId())
 	have, ok, err := member(&t.View, id)
@@ -25,7 +25,7 @@ func SetMember(t *kvtx.Tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if ok && have != dir {
-		return nil, kvtx.Fail(moraine.Conflict, "set member", id, "it has another --data")
+		return nil, kvtx.Fail(moraine.Conflict, "set member", id, "a server of this name has another --data directory: use that directory, or another name")
 	}
 	t.Put(t.K.Member(id), record.EncodeMember(dir))
 	return kvtx.Done(), nil
@@ -57,7 +57,7 @@ func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaRespo
 	}
 	last := max(uint32(c.Incarnation), op.GetAfter())
 	if last >= MaxIncarnation {
-		return nil, kvtx.Fail(moraine.TooLarge, "raise incarnation", "", "after %d there is none", last)
+		return nil, kvtx.Fail(moraine.TooLarge, "raise incarnation", "", "%d is the last incarnation number", last)
 	}
 	c.Incarnation = moraine.Incarnation(last + 1)
 	t.Put(t.K.Meta(record.MetaCluster), c.Encode())

@@ -67,14 +67,14 @@ func LeaveMemory(t *kvtx.Tx, id moraine.ChunkID, c *moraine.ChunkState) {
 func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error) {
 	ref := "device " + record.Utoa(uint64(op.GetDevice()))
 	if len(op.GetChunks()) > maxSettled {
-		return nil, kvtx.Fail(moraine.TooLarge, "settle chunks", ref, "%d chunks, %d at most", len(op.GetChunks()), maxSettled)
+		return nil, kvtx.Fail(moraine.TooLarge, "settle chunks", ref, "the request has %d chunks, %d at most", len(op.GetChunks()), maxSettled)
 	}
 	d, err := LookDevice(&t.View, moraine.DeviceID(op.GetDevice()))
 	if err != nil {
 		return nil, err
 	}
 	if d == nil || moraine.Epoch(op.GetEpoch()) != d.Epoch {
-		return nil, kvtx.Fail(moraine.Stale, "settle chunks", ref, "boot epoch %d is not the device's", op.GetEpoch())
+		return nil, kvtx.Fail(moraine.Stale, "settle chunks", ref, "the device is unknown, or its epoch is not %d", op.GetEpoch())
 	}
 	for _, w := range op.GetChunks() {
 		if err := settleChunk(t, moraine.DeviceID(op.GetDevice()), w); err != nil {

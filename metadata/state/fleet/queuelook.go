@@ -51,7 +51,7 @@ func QueuedStripes(v *kvtx.View, limit int) (out []QueuedStripe, more bool, err 
 func queued(v *kvtx.View, i *record.RepairItem) (QueuedStripe, error) {
 	s, err := Stripe(v, i.Stripe)
 	if err == nil && s == nil {
-		err = &moraine.Error{Op: "repair queue", Ref: i.Stripe.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("repair queue", i.Stripe.String(), "the queue has the stripe, which has no record")
 	}
 	if err != nil {
 		return QueuedStripe{}, err

@@ -51,9 +51,9 @@ func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error)
 	}
 	switch {
 	case s.BandPermille < minBand || s.BandPermille > maxBand:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "a band of %d thousandths: %d to %d", s.BandPermille, minBand, maxBand)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "the band is %d thousandths, but must be %d to %d", s.BandPermille, minBand, maxBand)
 	case s.BytesPerSecond < minRebalanceBytes || s.BytesPerSecond > maxRebalanceBytes:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "%d bytes a second: 1 MiB to 1 TiB", s.BytesPerSecond)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "the rate is %d bytes per second, but must be 1 MiB to 1 TiB", s.BytesPerSecond)
 	}
 	t.Put(t.K.Meta(record.MetaRebalance), s.Encode())
 	return kvtx.Done(), nil

@@ -154,7 +154,7 @@ func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 			return err
 		}
 		if s == nil {
-			return &moraine.Error{Op: "release repair", Ref: id.String(), Kind: moraine.Corrupt}
+			return kvtx.Corrupt("release repair", id.String(), "the job repairs the stripe, which has no record")
 		}
 		item := *old
 		if item.Balance { // it is healthy, otherwise the job would have lost it
@@ -260,7 +260,7 @@ func repairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error)
 		return nil, err
 	}
 	if s == nil {
-		return nil, &moraine.Error{Op: "repair queue", Ref: item.Stripe.String(), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("repair queue", item.Stripe.String(), "the queue has the stripe, which has no record")
 	}
 	h, err := HealthOf(v, s, item.Bad)
 	if err != nil {
@@ -296,7 +296,7 @@ func QueueRepairs(t *kvtx.Tx, op *statepb.QueueRepairs) (*wire.MetaResponse, err
 // ReportBadChunks queues bad chunks that a reader found.
 func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > maxBadChunks {
-		return nil, kvtx.Fail(moraine.TooLarge, "report bad chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxBadChunks)
+		return nil, kvtx.Fail(moraine.TooLarge, "report bad chunks", "", "the request has %d chunks, %d at most", len(op.GetChunks()), maxBadChunks)
 	}
 	for _, w := range op.GetChunks() {
 		switch moraine.Kind(min(w.GetKind(), 255)) {

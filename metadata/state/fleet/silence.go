@@ -37,7 +37,7 @@ func backFromSilence(t *kvtx.Tx, d *record.Device) error {
 func drainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 	switch {
 	case len(op.GetReason()) > moraine.MaxNameLen:
-		return kvtx.Fail(moraine.NameTooLong, "set host state", op.GetHost(), "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+		return kvtx.Fail(moraine.NameTooLong, "set host state", op.GetHost(), "the reason has %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	case d.Asked != 0 || t.Caller.GetRole() != kvtx.RoleAdmin:
 		return nil
 	}

@@ -53,13 +53,13 @@ func NewStripe(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
 		return bad("%v", err)
 	}
 	if s.Version > 1 {
-		return bad("layout version %d", s.Version)
+		return bad("a new stripe cannot have layout version %d", s.Version)
 	}
 	s.Version, s.Tenant, s.LiveBytes, s.RefCount = 1, tenant, 0, 0
 	for i := range s.Chunks {
 		c := &s.Chunks[i]
 		if c.Level != moraine.Memory && c.Level != moraine.NVMe {
-			return bad("chunk %d is at level %d; memory or nvme can be committed", i, w.Chunks[i].GetLevel())
+			return bad("chunk %d is at level %d, but a commit needs level memory or nvme", i, w.Chunks[i].GetLevel())
 		}
 		if c.Level != moraine.Memory {
 			c.Epoch = 0

@@ -21,7 +21,7 @@ func TombstoneOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (s re
 	}
 	b, ok, err = v.R.Get(v.K.Tombstone(kept, id, since, chunk))
 	if err == nil && !ok {
-		err = &moraine.Error{Op: "tombstone", Ref: chunk.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("tombstone", chunk.String(), "the index has a tombstone without a record on device %d", id)
 	}
 	if err != nil {
 		return s, 0, false, err
@@ -73,7 +73,7 @@ const MaxDeleted = 1024
 // covered fewer versions.
 func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, error) {
 	if len(deleted) > MaxDeleted {
-		return nil, kvtx.Fail(moraine.TooLarge, "deleted chunks", "", "%d deletions, %d at most", len(deleted), MaxDeleted)
+		return nil, kvtx.Fail(moraine.TooLarge, "deleted chunks", "", "the request has %d deletions, %d at most", len(deleted), MaxDeleted)
 	}
 	for _, w := range deleted {
 		if w.GetIndex() >= moraine.MaxChunks {
@@ -125,7 +125,7 @@ func DeletedChunks(t *kvtx.Tx, op *wire.DeletedChunks) (*wire.MetaResponse, erro
 				return nil, err
 			}
 			if d == nil || d.Host != t.Caller.GetNode() {
-				return nil, kvtx.Fail(moraine.PermissionDenied, "deleted chunks", "device "+record.Utoa(uint64(w.GetDevice())), "it is not on %q", t.Caller.GetNode())
+				return nil, kvtx.Fail(moraine.PermissionDenied, "deleted chunks", "device "+record.Utoa(uint64(w.GetDevice())), "the device is not on host %q", t.Caller.GetNode())
 			}
 		}
 	}
