@@ -130,7 +130,7 @@ func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error
 			return err
 		}
 		if len(keys) == 0 {
-			return &moraine.Error{Op: "end job", Kind: moraine.Corrupt}
+			return kvtx.Corrupt("end job", "", "the state counts %d ended jobs and has none", t.Count[record.CJobsEnded])
 		}
 		t.Del(keys[0])
 		t.Del(t.K.Job(moraine.JobID(record.LastU64(keys[0]))))

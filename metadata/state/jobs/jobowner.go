@@ -19,7 +19,7 @@ func JobOwner(t *kvtx.Tx, op string) (moraine.SessionID, error) {
 	}
 	n, err := owned(&t.View, t.Session.Id)
 	if err == nil && n >= MaxSessionJobs {
-		err = kvtx.Fail(moraine.Busy, op, t.Session.Id.String(), "the session has %d jobs under way, %d at most: wait until some have ended (`moraine job ls`)", n, MaxSessionJobs)
+		err = kvtx.Fail(moraine.Busy, op, t.Session.Id.String(), "the session has %d unfinished jobs, %d at most: wait until some end (`moraine job ls`)", n, MaxSessionJobs)
 	}
 	return t.Session.Id, err
 }

@@ -119,7 +119,7 @@ func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, err
 		return nil, err
 	}
 	if j == nil {
-		return nil, &moraine.Error{Op: "job index", Ref: moraine.JobID(record.LastU64(key)).String(), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("job index", moraine.JobID(record.LastU64(key)).String(), "an index has the job, which has no record")
 	}
 	return append(jobs, j), nil
 }
@@ -136,11 +136,11 @@ func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	ref := moraine.JobID(id).String()
 	switch {
 	case j == nil:
-		return nil, kvtx.Fail(moraine.NotFound, op, ref, "the job ended long ago")
+		return nil, kvtx.Fail(moraine.NotFound, op, ref, "no job has this number, or it ended long ago")
 	case j.Epoch != epoch || epoch == 0:
-		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the lease is %d by now, not %d", j.Epoch, epoch)
+		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the job has lease %d now, but the request has lease %d", j.Epoch, epoch)
 	case j.State != wire.JobState_JOB_STATE_RUNNING:
-		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the job is not running any more")
+		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the job is no longer running")
 	}
 	return j, MustHold(t, op, j)
 }
@@ -148,7 +148,7 @@ func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 // MustHold fails if the caller is a node other than the one that leased j.
 func MustHold(t *kvtx.Tx, op string, j *record.Job) error {
 	if t.Caller.GetRole() == kvtx.RoleChunkserver && t.Caller.GetNode() != j.Holder {
-		return kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
+		return kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "host %q has the lease of the job", j.Holder)
 	}
 	return nil
 }
