@@ -17,14 +17,14 @@ import (
 // increments the job's epoch, which fences the former holder.
 func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 	if op.GetHost() == "" || len(op.GetHost()) > moraine.MaxNameLen {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "lease jobs", op.GetHost(), "a holder needs a name")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "lease jobs", op.GetHost(), "the request names no host")
 	}
 	if t.Caller.GetRole() == kvtx.RoleChunkserver && t.Caller.GetNode() != op.GetHost() {
-		return nil, kvtx.Fail(moraine.PermissionDenied, "lease jobs", op.GetHost(), "the caller is %q", t.Caller.GetNode())
+		return nil, kvtx.Fail(moraine.PermissionDenied, "lease jobs", op.GetHost(), "the certificate is of node %q", t.Caller.GetNode())
 	}
 	for _, k := range op.GetKinds() {
 		if !jobs.Leased(k) {
-			return nil, kvtx.Fail(moraine.InvalidArgument, "lease jobs", k.String(), "jobs of this kind are not leased")
+			return nil, kvtx.Fail(moraine.InvalidArgument, "lease jobs", k.String(), "movers do not lease jobs of this kind")
 		}
 	}
 	kinds := op.GetKinds()
@@ -187,7 +187,7 @@ func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 	case j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE:
 		return kvtx.Done(), tier.CancelTree(t, j, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 	case !jobs.Leased(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would request it again
-		return nil, kvtx.Fail(moraine.InvalidArgument, "cancel job", j.Id.String(), "a %s job finishes what is half done, and cannot be stopped", j.Kind)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "cancel job", j.Id.String(), "a %s job must complete what it began: it cannot be canceled", j.Kind)
 	}
 	return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 }
@@ -237,7 +237,7 @@ func ReadJobs(v *kvtx.View, sc kvtx.Scope, op *wire.ListJobs) (*wire.MetaRespons
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
 	}
 	if sc.Root != v.K.Top() {
-		return nil, kvtx.Fail(moraine.PermissionDenied, "list jobs", "", "a session that is confined to a directory may ask only for a job by its number")
+		return nil, kvtx.Fail(moraine.PermissionDenied, "list jobs", "", "a session that is confined to a directory can only request a job by its number")
 	}
 	limit := tree.PageLimit(op.GetLimit())
 	err := v.Each(v.K.Job(moraine.JobID(op.GetAfter()+1)), kvtx.PrefixEnd(v.K.Table(record.TabJob)), func(key, value []byte) (bool, error) {

@@ -27,10 +27,10 @@ func CreateJobs(t *kvtx.Tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) 
 			continue
 		}
 		if !record.OfStripes(w.GetKind()) {
-			return nil, kvtx.Fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
+			return nil, kvtx.Fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "this request cannot create jobs of this kind")
 		}
 		if len(w.GetRepairs()) > fleet.MaxRepairStripes {
-			return nil, kvtx.Fail(moraine.TooLarge, "create jobs", "", "%d stripes, %d at most", len(w.GetRepairs()), fleet.MaxRepairStripes)
+			return nil, kvtx.Fail(moraine.TooLarge, "create jobs", "", "the request has %d stripes, %d at most", len(w.GetRepairs()), fleet.MaxRepairStripes)
 		}
 		create := fleet.CreateRepair
 		if w.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {

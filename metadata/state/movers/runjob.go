@@ -63,7 +63,7 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 		over, err := tier.RunMoveTree(t, j, limit)
 		return ran(t, j, over, err)
 	default:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "run job", j.Id.String(), "workers lease jobs of kind %s", j.Kind)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "run job", j.Id.String(), "movers lease jobs of kind %s: the leader does not run them", j.Kind)
 	}
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func runScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err er
 		return 0, false, err
 	}
 	if d == nil {
-		return 0, false, &moraine.Error{Op: "scan device", Ref: record.Utoa(j.Target), Kind: moraine.Corrupt, Err: fmt.Errorf("no such device")}
+		return 0, false, &moraine.Error{Op: "scan device", Ref: record.Utoa(j.Target), Kind: moraine.Corrupt, Err: fmt.Errorf("the job scans a device that has no record")}
 	}
 	prefix := t.K.DeviceChunks(d.Id)
 	lo := prefix
