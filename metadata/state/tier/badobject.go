@@ -56,7 +56,7 @@ func judgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record
 // ReportObjects records what hosts found in their bucket.
 func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, error) {
 	if len(op.GetChecks()) > record.MaxReportedObjects {
-		return nil, kvtx.Fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
+		return nil, kvtx.Fail(moraine.TooLarge, "report objects", "", "the command has %d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
 	}
 	for _, w := range op.GetChecks() {
 		o, b, changed, err := judgeObject(&t.View, w)

@@ -29,7 +29,7 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 		return flushedBefore(t, op)
 	}
 	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		return nil, kvtx.Fail(moraine.Conflict, name, in.At.String(), "the job has announced no upload")
+		return nil, kvtx.Fail(moraine.Conflict, name, in.At.String(), "the job has not announced an upload")
 	}
 	if err := takeSums(t, in, op); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	if i != nil {
 		o.Tenant = i.Tenant
 		if i.Generation == o.Generation && uint64(i.Size) != o.Size {
-			return nil, kvtx.Fail(moraine.InvalidArgument, name, in.At.String(), "the file has %d bytes, the object %d", i.Size, o.Size)
+			return nil, kvtx.Fail(moraine.InvalidArgument, name, in.At.String(), "the file has %d bytes, but the object has %d", i.Size, o.Size)
 		}
 		late, err := outdated(t, o, i)
 		if err != nil {
@@ -116,7 +116,7 @@ func flushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error)
 			return objectReply(o), nil
 		}
 	}
-	return nil, kvtx.Fail(moraine.Conflict, name, p.String(), "the job has announced no upload")
+	return nil, kvtx.Fail(moraine.Conflict, name, p.String(), "the job has not announced an upload")
 }
 
 // takeSums stores the piece checksums in a CommitFlush. Blocks are complete except the last, and
@@ -130,11 +130,11 @@ func takeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
 	case len(sums) == 0:
 		return nil
 	case len(sums) > MaxFlushSums:
-		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "%d sums, %d at most", len(sums), MaxFlushSums)
+		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "the request has %d checksums, %d at most", len(sums), MaxFlushSums)
 	case first%record.SumsPerBlock != 0:
-		return bad("sums from piece %d on; they come from a multiple of %d on", first, record.SumsPerBlock)
+		return bad("the checksums begin at piece %d, which is not a multiple of %d", first, record.SumsPerBlock)
 	case first > record.MaxPieces-uint64(len(sums)):
-		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "more than %d pieces", record.MaxPieces)
+		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "the object has more than %d pieces", record.MaxPieces)
 	}
 	for len(sums) > 0 {
 		n := min(len(sums), record.SumsPerBlock)
@@ -154,7 +154,7 @@ func allSums(t *kvtx.Tx, o *record.Object) error {
 			return err
 		}
 		if n := min(want-block*record.SumsPerBlock, record.SumsPerBlock); uint64(len(sums)) != n {
-			return kvtx.Fail(moraine.InvalidArgument, "commit flush", o.At.String(), "%d sums from piece %d on are here, the object has %d", len(sums), block*record.SumsPerBlock, n)
+			return kvtx.Fail(moraine.InvalidArgument, "commit flush", o.At.String(), "%d checksums from piece %d on arrived, but the object has %d there", len(sums), block*record.SumsPerBlock, n)
 		}
 	}
 	return nil
@@ -167,15 +167,15 @@ func confirmed(in *record.ObjectIntent, w *wire.Object) (*record.Object, error) 
 		Generation: in.Generation, Piece: w.GetPiece(), Verified: w.GetVerified()}
 	switch {
 	case !in.Completing:
-		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "that the upload is completed was not announced")
+		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "the job has not announced that it completes the upload")
 	case o.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.Size != in.Size || o.Crc != in.Crc:
-		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "another object was announced")
+		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "the job has announced another object")
 	case !isVerified(o.Verified):
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "the object's bytes were not compared with the file's: an object counts once the store's CRC of it, or a read-back, matches")
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "the object is not verified: compare its checksum with the file's, from the store or from reading it back")
 	case o.Etag == "" || len(o.Etag) > record.MaxToken || len(o.Version) > record.MaxToken:
-		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "the object needs an ETag; ETag and version have at most %d bytes each", record.MaxToken)
 	case o.Size > tree.MaxFileSize || (o.Size > 0 && o.Piece == 0) || o.Pieces() > record.MaxPieces:
-		return nil, kvtx.Fail(moraine.TooLarge, op, in.At.String(), "%d bytes in pieces of %d; %d pieces at most", o.Size, o.Piece, record.MaxPieces)
+		return nil, kvtx.Fail(moraine.TooLarge, op, in.At.String(), "%d bytes in pieces of %d bytes are invalid: an object has at most %d pieces", o.Size, o.Piece, record.MaxPieces)
 	}
 	return o, nil
 }
@@ -239,7 +239,7 @@ func overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
 		return err
 	}
 	if old.Refs > 0 && (i == nil || old.MustStay(i.Id)) {
-		return &moraine.Error{Op: "commit flush", Ref: old.At.String(), Kind: moraine.Corrupt}
+		return kvtx.Corrupt("commit flush", old.At.String(), "the flush replaced object %s, which other files need", id)
 	}
 	if i != nil && i.Object == old.Id {
 		i.Object, i.ObjectGen = 0, 0
@@ -276,11 +276,11 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	case in == nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY || in.Object != o.Id || in.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.At.Key != in.Source:
 		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has not announced this copy")
 	case in.Epoch != j.Epoch:
-		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "a former holder of the job announced the copy")
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "an earlier holder of the job announced the copy")
 	case !isVerified(w.GetVerified()):
-		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "the bytes of the copy were not compared with the object's")
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "the copy is not verified against the object")
 	case w.GetEtag() == "" || len(w.GetEtag()) > record.MaxToken || len(w.GetVersion()) > record.MaxToken:
-		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "the object needs an ETag; ETag and version have at most %d bytes each", record.MaxToken)
 	}
 	if err := unclaim(t, in, 0); err != nil {
 		return nil, err
@@ -343,7 +343,7 @@ func CommitEvict(t *kvtx.Tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
 	}
 	ref := i.Id.String()
 	if moraine.Generation(op.GetGeneration()) != i.Generation || !i.Clean() || moraine.ObjectID(op.GetObject()) != i.Object {
-		return nil, kvtx.Fail(moraine.Stale, name, ref, "object %s of generation %d is not the whole of the file any more", moraine.ObjectID(op.GetObject()), op.GetGeneration())
+		return nil, kvtx.Fail(moraine.Stale, name, ref, "the file changed: object %s of generation %d no longer has all its bytes", moraine.ObjectID(op.GetObject()), op.GetGeneration())
 	}
 	if i.Evicted == i.Size {
 		return tree.EntryReply(i), nil // nothing is left to evict, or the answer was lost
@@ -353,11 +353,11 @@ func CommitEvict(t *kvtx.Tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if !isVerified(o.Verified) {
-		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "object %s is not verified: flush the file again before eviction", o.Id)
 	}
 	if bad, err := IsBad(&t.View, o.Id); bad || err != nil {
 		if err == nil {
-			err = kvtx.Fail(moraine.Lost, name, o.At.String(), "the bucket does not have the object as it was recorded: nothing is evicted to it")
+			err = kvtx.Fail(moraine.Lost, name, o.At.String(), "object %s is missing or differs in the bucket: the file keeps its stripes", o.Id)
 		}
 		return nil, err
 	}
@@ -369,7 +369,7 @@ func CommitEvict(t *kvtx.Tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if w.Object != o.Id || o.Size != uint64(i.Size) {
-		return nil, &moraine.Error{Op: name, Ref: ref, Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt(name, ref, "object %s is not at its key, or has another size than the file", o.Id)
 	}
 	size := i.Size
 	old := i.DropContent()

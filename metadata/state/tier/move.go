@@ -21,10 +21,10 @@ const (
 // QueueMove queues jobs that move files, or everything below directories.
 func QueueMove(t *kvtx.Tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
 	if !record.OfFile(op.GetKind()) {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "no kind of a move")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "jobs of this kind do not move files")
 	}
 	if len(op.GetInodes()) > maxQueueMove {
-		return nil, kvtx.Fail(moraine.TooLarge, "queue move", "", "%d files, %d at most", len(op.GetInodes()), maxQueueMove)
+		return nil, kvtx.Fail(moraine.TooLarge, "queue move", "", "the request has %d files, %d at most", len(op.GetInodes()), maxQueueMove)
 	}
 	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, id := range op.GetInodes() {
@@ -165,7 +165,7 @@ func moveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, er
 	}
 	j, err := jobs.Job(v, id)
 	if err == nil && j == nil {
-		err = &moraine.Error{Op: "move", Ref: id.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("move", id.String(), "the index of moves has the job, which has no record")
 	}
 	return j, err
 }
@@ -224,7 +224,7 @@ func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 	}
 	if op.GetError() == "" {
 		if in != nil {
-			return kvtx.Fail(moraine.Conflict, "finish job", j.Id.String(), "what it announced is not settled")
+			return kvtx.Fail(moraine.Conflict, "finish job", j.Id.String(), "the job must first end the change that it announced")
 		}
 		return endMove(t, j)
 	}

@@ -31,7 +31,7 @@ func HeldMove(t *kvtx.Tx, op string, id, epoch uint64, kinds ...wire.JobKind) (*
 			return j, nil
 		}
 	}
-	return nil, kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not for a %s job", j.Kind)
+	return nil, kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "a %s job cannot send this request", j.Kind)
 }
 
 // BeginObject announces a change of a key, or adds details to an announced one.
@@ -53,7 +53,7 @@ func BeginObject(t *kvtx.Tx, op *wire.BeginObject) (*wire.MetaResponse, error) {
 		return moreOfIntent(t, have, want)
 	}
 	if j.Ending != 0 {
-		return nil, kvtx.Fail(moraine.Conflict, name, j.Id.String(), "the job only settles what it had begun")
+		return nil, kvtx.Fail(moraine.Conflict, name, j.Id.String(), "the job is ending: it can only complete the change that it announced")
 	}
 	switch want.Kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
@@ -87,27 +87,27 @@ func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, 
 	switch in.Kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
 		if !flush || in.Source != "" || in.Object != 0 {
-			return bad("an upload is a flush's, and names no other key")
+			return bad("only a FLUSH job announces an upload, without a source key or an object")
 		}
 	case wire.IntentKind_INTENT_KIND_COPY:
 		if !flush || in.Object == 0 || in.Source == "" || in.Source == in.At.Key {
-			return bad("a copy is a flush's, of an object at another key")
+			return bad("only a FLUSH job announces a copy, of an object at another key")
 		}
 		if err := layout.Check((record.Place{Bucket: in.At.Bucket, Key: in.Source}), op); err != nil {
 			return nil, err
 		}
 	case wire.IntentKind_INTENT_KIND_DELETE:
 		if flush || in.Object == 0 {
-			return bad("a delete is of an object, by its own job")
+			return bad("only a DELETE_OBJECT job announces a delete, of its own object")
 		}
 	default:
-		return bad("of no kind")
+		return bad("the kind of the announced change is unknown")
 	}
 	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && (in.UploadID != "" || in.Completing) {
-		return bad("only an upload has a number, or is completed")
+		return bad("only an upload has an upload id or is completed")
 	}
 	if len(in.UploadID) > record.MaxToken || len(in.Etag) > record.MaxToken {
-		return bad("an upload's number or ETag is too long")
+		return bad("the upload id or the ETag is too long")
 	}
 	return in, nil
 }
@@ -120,13 +120,13 @@ func moreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaRespon
 	switch {
 	case have.Kind != want.Kind || have.At != want.At || have.Source != want.Source || have.Generation != want.Generation ||
 		(have.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && have.Object != want.Object):
-		return conflict("the job has announced another change: settle that first")
+		return conflict("the job has announced another change: end that change first")
 	case have.Epoch != want.Epoch:
-		return conflict("a former holder of the job announced it: settle that first")
+		return conflict("an earlier holder of the job announced the change: end that change first")
 	case have.UploadID != "" && have.UploadID != want.UploadID:
-		return conflict("the upload has another number")
+		return conflict("the upload has another upload id")
 	case have.Completing && (!want.Completing || have.Etag != want.Etag || have.Size != want.Size || have.Crc != want.Crc):
-		return conflict("the upload is being completed, as something else")
+		return conflict("the job has announced that it completes the upload with another ETag, size or checksum")
 	}
 	want.Object = have.Object
 	t.Put(t.K.ObjectIntent(have.Job), want.Encode())
@@ -145,7 +145,7 @@ func mayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 		return err
 	}
 	if i.Generation != in.Generation {
-		return kvtx.Fail(moraine.Stale, op, in.At.String(), "generation is %d, not %d", i.Generation, in.Generation)
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "the file has generation %d, but the mover read %d", i.Generation, in.Generation)
 	}
 	w, err := layout.Owner(&t.View, in.At)
 	if err != nil {
@@ -159,7 +159,7 @@ func mayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 		return err
 	}
 	if o.MustStay(i.Id) {
-		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s must be copied away first", o.Id)
+		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "other files need object %s: copy it to another key first", o.Id)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func mayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 		return err
 	}
 	if o == nil || o.At != (record.Place{Bucket: in.At.Bucket, Key: in.Source}) {
-		return kvtx.Fail(moraine.Stale, op, in.At.String(), "the object is not at %q", in.Source)
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "the object is not at source key %q", in.Source)
 	}
 	for n, p := range in.Places() {
 		w, err := layout.Owner(&t.View, p)
@@ -190,7 +190,7 @@ func mayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 			return err
 		}
 		if there.Refs > 0 {
-			return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s is there", w.Object)
+			return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s already has the key", w.Object)
 		}
 	}
 	return nil
@@ -205,9 +205,9 @@ func mayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	}
 	switch {
 	case o == nil || o.At != in.At || uint64(o.Id) != j.Target:
-		return kvtx.Fail(moraine.Stale, op, in.At.String(), "object %s is not there", in.Object)
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "object %s does not have the key", in.Object)
 	case o.Refs != 0:
-		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s is in use", in.Object)
+		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "files still need object %s", in.Object)
 	}
 	w, err := layout.Owner(&t.View, in.At)
 	if err != nil {
@@ -360,7 +360,7 @@ func DeletedObject(t *kvtx.Tx, op *wire.DeletedObject) (*wire.MetaResponse, erro
 		return nil, err
 	}
 	if in == nil {
-		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has announced no delete")
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has not announced a delete")
 	}
 	if err := unclaim(t, in, 0); err != nil {
 		return nil, err
