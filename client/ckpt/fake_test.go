@@ -232,7 +232,7 @@ func (f *fakeCluster) seal(op *wire.SealPart) (*wire.MetaResponse, error) {
 		return nil, fail(moraine.Aborted, "%s", s.step.Reason)
 	}
 	if s.parts[op.Rank] != nil {
-		return nil, fail(moraine.Conflict, "rank %d has sealed another part", op.Rank)
+		return nil, fail(moraine.Conflict, "rank %d has already sealed another part", op.Rank)
 	}
 	s.parts[op.Rank] = &wire.Part{Rank: op.Rank, Digest: op.Digest, Files: op.Files}
 	for _, p := range op.Files {

@@ -77,7 +77,7 @@ func TestManyMissingRanks(t *testing.T) {
 	s := &ckptScript{bench: newCluster(t, 3), sessions: map[string]*client{}}
 	s.run("a", words("open r launch=L1"))
 	s.run("a", words("begin step=1/1 rank=0 world=65536"))
-	require.Equal(t, "invalid argument: rank 0 of 65537; a checkpoint has 1 to 65536 ranks", s.run("a", words("begin step=1/2 rank=0 world=65537")))
+	require.Equal(t, "invalid argument: rank 0 of 65537 is invalid: a step has 1 to 65536 ranks", s.run("a", words("begin step=1/2 rank=0 world=65537")))
 	s.run("a", words("abort step=1/1 reason=enough"))
 	st := s.ok(s.session("a").read(&wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: &wire.StepKey{Run: s.run1, Attempt: 1, Step: 1}}}})).GetStep().GetStep()
 	require.Len(t, st.Missing, 1000)

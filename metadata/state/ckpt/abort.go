@@ -29,7 +29,7 @@ func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
 	case s.State == record.StepAborted:
 		return stepReply(s), nil
 	case s.State != record.StepOpen && s.State != record.StepSealed:
-		return nil, kvtx.Fail(moraine.Conflict, "abort step", id.String(), "it is committed")
+		return nil, kvtx.Fail(moraine.Conflict, "abort step", id.String(), "the step is committed: remove it instead (moraine ckpt rm)")
 	}
 	reason := op.GetReason()
 	if reason == "" {

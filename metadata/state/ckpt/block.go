@@ -3,7 +3,6 @@ package ckpt
 import (
 	"crypto/sha256"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 )
@@ -25,7 +24,7 @@ func stepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
 		b.Sealed = make([]byte, want)
 	}
 	if len(b.Sealed) != int(want) {
-		return nil, &moraine.Error{Op: "block of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("block of a step", s.Id.String(), "block %d has %d bytes of sealed ranks, want %d", n, len(b.Sealed), want)
 	}
 	return b, nil
 }
@@ -68,7 +67,7 @@ func blockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
 		return true, nil
 	})
 	if err == nil && ranks != s.BlockLen(n) {
-		err = &moraine.Error{Op: "digest of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("digest of a step", s.Id.String(), "block %d has %d parts, want %d", n, ranks, s.BlockLen(n))
 	}
 	return h.Sum(nil), err
 }

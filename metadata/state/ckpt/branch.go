@@ -33,7 +33,7 @@ func branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 		case a.Parent.Attempt < at: // 0 if it has none
 			at, limit = a.Parent.Attempt, a.Parent.Step
 		default:
-			return &moraine.Error{Op: "branch", Ref: a.Parent.String(), Kind: moraine.Corrupt}
+			return kvtx.Corrupt("branch", a.Parent.String(), "the step is the parent of attempt %d, which is not later", at)
 		}
 	}
 	return nil
@@ -137,7 +137,7 @@ func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaR
 		from = r.Attempt
 	}
 	if from > r.Attempt {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.Id).String(), "attempt %d is the latest", r.Attempt)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.Id).String(), "the latest attempt of the run is %d", r.Attempt)
 	}
 	s, err := findStep(v, r.Id, from, true, op)
 	if err != nil {
@@ -158,11 +158,11 @@ func noStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
 			return err
 		}
 		if s != nil && s.Lost() {
-			return kvtx.Fail(moraine.Lost, "resolve step", s.Id.String(), "bytes of it are lost: moraine ckpt show names them")
+			return kvtx.Fail(moraine.Lost, "resolve step", s.Id.String(), "bytes of the step are lost: moraine ckpt show lists them")
 		}
-		return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d of that level", op.GetStep())
+		return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d at this level", op.GetStep())
 	}
-	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step of that level")
+	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step at this level")
 }
 
 // ResolveStep fixes the checkpoint from which the present attempt continues. The first answer
@@ -172,7 +172,7 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	t.IgnoresQuota = true // a full quota must not prevent a restore; the links are few
 	id := record.StepID{Run: moraine.RunID(op.GetRun()), Attempt: op.GetAttempt()}
 	if id.Attempt == 0 || op.GetBefore() != nil {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "the request that fixes the parent of an attempt needs the attempt, and no step limit")
 	}
 	r, dir, err := presentRun(t, "resolve step", id)
 	if err != nil {
@@ -218,17 +218,17 @@ func resolvedBefore(t *kvtx.Tx, r *record.Run, a *record.Attempt, op *wire.Resol
 		return nil, noStep(&t.View, r, op)
 	}
 	if op.GetExact() && op.GetStep() != a.Parent.Step {
-		return nil, kvtx.Fail(moraine.Conflict, "resolve step", a.Parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())
+		return nil, kvtx.Fail(moraine.Conflict, "resolve step", a.Parent.String(), "the attempt already continues from this step: it cannot continue from step %d", op.GetStep())
 	}
 	s, err := tree.MustStep(&t.View, a.Parent)
 	if err != nil {
 		return nil, err
 	}
 	if s.State != record.StepCommitted {
-		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt's parent was removed")
+		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt continues from this step, which was removed: start a new launch")
 	}
 	if s.Lost() {
-		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt goes on from it, and bytes of it are lost: a new launch goes on from the newest good checkpoint")
+		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt continues from this step, which lost bytes: a new launch continues from the newest good checkpoint")
 	}
 	return stepReply(s), nil
 }

@@ -34,10 +34,10 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), format, args...)
 	}
 	if len(op.GetDigest()) != sha256.Size {
-		return bad("a digest has %d bytes, not %d", sha256.Size, len(op.GetDigest()))
+		return bad("the digest must have %d bytes, but has %d", sha256.Size, len(op.GetDigest()))
 	}
 	if len(op.GetFiles()) > maxPartFiles {
-		return bad("%d files, %d at most", len(op.GetFiles()), maxPartFiles)
+		return bad("the part has %d files, %d at most", len(op.GetFiles()), maxPartFiles)
 	}
 	p := &record.Part{Session: session, Sealed: true, Digest: [sha256.Size]byte(op.GetDigest())}
 	for _, f := range op.GetFiles() {
@@ -66,7 +66,7 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if s == nil {
-		return nil, kvtx.Fail(moraine.NotFound, "seal part", id.String(), "the step was not begun")
+		return nil, kvtx.Fail(moraine.NotFound, "seal part", id.String(), "no rank has begun the step")
 	}
 	if s.State == record.StepAborted {
 		return nil, kvtx.Fail(moraine.Aborted, "seal part", id.String(), "%s", s.Reason)
@@ -77,15 +77,15 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	}
 	switch {
 	case have == nil:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), "rank %d has not begun", op.GetRank())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), "rank %d has not begun the step", op.GetRank())
 	case have.Sealed && have.Equal(p):
 		return stepReply(s), nil
 	case have.Sealed:
-		return nil, kvtx.Fail(moraine.Conflict, "seal part", id.String(), "rank %d has sealed another part", op.GetRank())
+		return nil, kvtx.Fail(moraine.Conflict, "seal part", id.String(), "rank %d has already sealed another part", op.GetRank())
 	case have.Session != t.Session.Id:
-		return nil, kvtx.Fail(moraine.Fenced, "seal part", id.String(), "rank %d has begun again elsewhere", op.GetRank())
+		return nil, kvtx.Fail(moraine.Fenced, "seal part", id.String(), "another session has begun rank %d again", op.GetRank())
 	case s.State != record.StepOpen:
-		return nil, &moraine.Error{Op: "seal part", Ref: id.String(), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("seal part", id.String(), "the step is %s, but rank %d has not sealed", s.State, op.GetRank())
 	}
 	if err := takeFiles(t, s, p.Files); err != nil {
 		return nil, err
@@ -126,14 +126,14 @@ func takeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 		ref := s.Id.String() + "/" + f.Name
 		switch {
 		case i.Typ != record.TypeFile || i.Owner == 0 || i.Owner != t.Session.Id:
-			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "inode %s is no unlinked file of the session", i.Id)
+			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "inode %s is not a file without a name that the session has open", i.Id)
 		case uint64(i.Size) != f.Size:
-			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "the file has %d bytes, not %d", i.Size, f.Size)
+			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "the file has %d bytes, but the request expects %d", i.Size, f.Size)
 		case i.Tenant != dir.Tenant:
-			return kvtx.Fail(moraine.CrossTenant, "seal part", ref, "")
+			return kvtx.Fail(moraine.CrossTenant, "seal part", ref, "the file and the run belong to different tenants")
 		}
 		if i.Lost() {
-			return kvtx.Fail(moraine.Lost, "seal part", ref, "bytes of the file were in memory alone, and are gone")
+			return kvtx.Fail(moraine.Lost, "seal part", ref, "bytes of the file are lost: write the file again")
 		}
 		_, taken, err := tree.Lookup(&t.View, dir.Id, f.Name)
 		if err != nil {

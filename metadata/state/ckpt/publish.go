@@ -36,7 +36,7 @@ func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if j.Id != s.Job || s.State != record.StepSealed {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "commit step", id.String(), "job %s is not the step's", j.Id)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit step", id.String(), "job %s does not check the step, or the step is not sealed", j.Id)
 	}
 	if op.GetError() != "" {
 		if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(op.GetError(), moraine.MaxNameLen)); err != nil {
@@ -75,7 +75,7 @@ func takeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
 		return nil
 	}
 	if t.Session == nil {
-		return kvtx.Fail(moraine.InvalidArgument, "commit step", s.Id.String(), "an index needs the session that wrote it")
+		return kvtx.Fail(moraine.InvalidArgument, "commit step", s.Id.String(), "the request has an index, but no session that wrote it")
 	}
 	if err := names.CheckName("commit step", index.GetName()); err != nil {
 		return err
@@ -95,7 +95,7 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 		return err
 	}
 	if taken {
-		return kvtx.Fail(moraine.Exists, "commit step", s.Id.String(), "something else has its place")
+		return kvtx.Fail(moraine.Exists, "commit step", s.Id.String(), "another entry has the name of the step")
 	}
 	dir, err := tree.Inode(t, s.Dir)
 	if err != nil {

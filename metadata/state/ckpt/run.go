@@ -25,7 +25,7 @@ func Attempt(v *kvtx.View, run moraine.RunID, number uint32) (*record.Attempt, e
 		return nil, err
 	}
 	if !ok {
-		return nil, &moraine.Error{Op: "attempt", Ref: moraine.InodeID(run).String() + "/" + record.Utoa(uint64(number)), Kind: moraine.Corrupt}
+		return nil, kvtx.Corrupt("attempt", moraine.InodeID(run).String()+"/"+record.Utoa(uint64(number)), "the attempt has no record")
 	}
 	a := &record.Attempt{Number: number}
 	return a, a.Decode(b)
@@ -37,9 +37,9 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	case op.GetReadOnly():
 		return visitRun(t, op)
 	case op.GetLaunch() == "":
-		return nil, kvtx.Fail(moraine.InvalidArgument, "open run", op.GetName(), "a launch needs a name that its ranks share")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "open run", op.GetName(), "the request needs the name of the launch, which all its ranks share")
 	case len(op.GetLaunch()) > maxLaunchLen || len(op.GetJob()) > maxLaunchLen:
-		return nil, kvtx.Fail(moraine.NameTooLong, "open run", op.GetName(), "launch and job have %d bytes at most", maxLaunchLen)
+		return nil, kvtx.Fail(moraine.NameTooLong, "open run", op.GetName(), "the names of launch and job have at most %d bytes", maxLaunchLen)
 	}
 	r, err := makeRun(t, op)
 	if err != nil {
@@ -59,7 +59,7 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 		}
 	}
 	if known != r.Attempt {
-		return nil, kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, and attempt %d has taken over", op.GetLaunch(), known, r.Attempt)
+		return nil, kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, but attempt %d has taken over", op.GetLaunch(), known, r.Attempt)
 	}
 	t.Put(t.K.AttemptSession(r.Id, known, t.Session.Id), []byte{record.RunVersion})
 	t.Put(t.K.SessionAttempt(t.Session.Id, r.Id, known), []byte{record.RunVersion})
@@ -77,7 +77,7 @@ func visitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if r == nil {
-		return nil, kvtx.Fail(moraine.NotFound, "open run", op.GetName(), "the directory is no training run")
+		return nil, kvtx.Fail(moraine.NotFound, "open run", op.GetName(), "the directory is not a training run")
 	}
 	return runReply(t, r, op.GetName(), r.Attempt)
 }
@@ -157,7 +157,7 @@ func mayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 			return err
 		}
 		if known && op.GetRestart() < highest {
-			return kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "restart %d of job %s has begun already; this is restart %d", highest, op.GetJob(), op.GetRestart())
+			return kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "restart %d of job %s has already begun, which is later than restart %d", highest, op.GetJob(), op.GetRestart())
 		}
 	}
 	present, err := Attempt(&t.View, r.Id, r.Attempt)
@@ -173,7 +173,7 @@ func mayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 		return err
 	}
 	if len(live) > 0 {
-		return kvtx.Fail(moraine.Busy, "open run", op.GetName(), "attempt %d (launch %q) has live sessions: wait until they end, or take over", r.Attempt, present.Launch)
+		return kvtx.Fail(moraine.Busy, "open run", op.GetName(), "attempt %d (launch %q) has live sessions: wait until they end, or request a takeover", r.Attempt, present.Launch)
 	}
 	return nil
 }

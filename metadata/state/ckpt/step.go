@@ -58,10 +58,10 @@ func runInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*reco
 	}
 	ref := moraine.InodeID(id).String()
 	if r == nil {
-		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "no such training run")
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "the directory is not a training run")
 	}
 	if dir.Nlink == 0 {
-		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "the run's directory was removed")
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "the directory of the run was removed")
 	}
 	return r, dir, nil
 }
@@ -75,7 +75,7 @@ func presentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.I
 	case id.Attempt < r.Attempt:
 		return nil, nil, kvtx.Fail(moraine.Fenced, op, id.String(), "attempt %d has taken over", r.Attempt)
 	case id.Attempt > r.Attempt:
-		return nil, nil, kvtx.Fail(moraine.InvalidArgument, op, id.String(), "attempt %d is the latest", r.Attempt)
+		return nil, nil, kvtx.Fail(moraine.InvalidArgument, op, id.String(), "the latest attempt of the run is %d", r.Attempt)
 	}
 	return r, dir, nil
 }
@@ -85,7 +85,7 @@ func presentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.I
 func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if op.GetWorld() == 0 || op.GetWorld() > maxWorld || op.GetRank() >= op.GetWorld() {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d; a checkpoint has 1 to %d ranks", op.GetRank(), op.GetWorld(), maxWorld)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d is invalid: a step has 1 to %d ranks", op.GetRank(), op.GetWorld(), maxWorld)
 	}
 	_, dir, err := presentRun(t, "begin step", id)
 	if err != nil {
@@ -104,9 +104,9 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	case s.State == record.StepAborted:
 		return nil, kvtx.Fail(moraine.Aborted, "begin step", id.String(), "%s", s.Reason)
 	case s.State != record.StepOpen:
-		return nil, kvtx.Fail(moraine.Exists, "begin step", id.String(), "it is saved already")
+		return nil, kvtx.Fail(moraine.Exists, "begin step", id.String(), "all ranks have already sealed the step")
 	case s.World != op.GetWorld():
-		return nil, kvtx.Fail(moraine.Conflict, "begin step", id.String(), "other ranks say that there are %d of them, rank %d says %d", s.World, op.GetRank(), op.GetWorld())
+		return nil, kvtx.Fail(moraine.Conflict, "begin step", id.String(), "the step has %d ranks, but rank %d expects %d", s.World, op.GetRank(), op.GetWorld())
 	}
 	p, err := PartRecord(&t.View, id, op.GetRank())
 	if err != nil {

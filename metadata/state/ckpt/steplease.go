@@ -30,7 +30,7 @@ func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 	case s == nil || s.State == record.StepDeleted:
 		return nil, kvtx.Fail(moraine.NotFound, "lease step", id.String(), "")
 	case s.State != record.StepCommitted:
-		return nil, kvtx.Fail(moraine.Incomplete, "lease step", id.String(), "it is not committed")
+		return nil, kvtx.Fail(moraine.Incomplete, "lease step", id.String(), "the step is not committed")
 	}
 	times, err := StepLease(&t.View, id, t.Session.Id)
 	if err != nil {
@@ -42,7 +42,7 @@ func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 		if len(have) == maxStepLeases {
-			return nil, kvtx.Fail(moraine.TooLarge, "lease step", id.String(), "the session reads %d checkpoints: close one", maxStepLeases)
+			return nil, kvtx.Fail(moraine.TooLarge, "lease step", id.String(), "the session reads %d steps, which is the limit: close one", maxStepLeases)
 		}
 		t.Put(t.K.SessionLease(t.Session.Id, id), []byte{record.StepLeaseVersion})
 	}
@@ -104,7 +104,7 @@ func mindReaders(t *kvtx.Tx, id record.StepID) error {
 		if err != nil {
 			return err
 		}
-		return kvtx.Fail(moraine.Busy, "remove step", id.String(), "session %s of %q is reading it (read leases: %d): wait until the readers have closed it", reader, s.Node, len(readers))
+		return kvtx.Fail(moraine.Busy, "remove step", id.String(), "session %s of node %q reads the step (readers: %d): wait until all readers close it", reader, s.Node, len(readers))
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func readStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaRes
 		return nil, err
 	}
 	if s == nil || s.State != record.StepCommitted {
-		return nil, kvtx.Fail(moraine.NotFound, "list lost", id.String(), "it is no committed checkpoint")
+		return nil, kvtx.Fail(moraine.NotFound, "list lost", id.String(), "the step does not exist or is not committed")
 	}
 	reply := &wire.LostReply{LastName: op.GetAfterName()}
 	limit := tree.ListLimit(op.GetLimit())
@@ -141,7 +141,7 @@ func readStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaRes
 // their runs.
 func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) {
 	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > maxJudged {
-		return nil, kvtx.Fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, maxJudged)
+		return nil, kvtx.Fail(moraine.TooLarge, "judge steps", "", "the command has %d steps, %d at most", n, maxJudged)
 	}
 	t.IgnoresQuota = true // a full quota must not prevent links from moving
 	for _, l := range op.GetLost() {

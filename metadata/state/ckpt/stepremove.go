@@ -46,7 +46,7 @@ func takeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 	case record.StepDeleted:
 		return nil
 	case record.StepOpen, record.StepSealed:
-		return kvtx.Fail(moraine.Busy, "remove step", s.Id.String(), "it is being saved: abort it first")
+		return kvtx.Fail(moraine.Busy, "remove step", s.Id.String(), "a launch still saves the step: abort it first")
 	}
 	if s.State == record.StepCommitted {
 		if err := mayTakeAway(t, r, s, how); err != nil {
@@ -92,7 +92,7 @@ func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 		if err != nil || other {
 			return err
 		}
-		return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
+		return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "the step lost bytes, but its run has no good step: only moraine ckpt rm --force removes it")
 	}
 	was, err := latest(&t.View, r.Id, r.Attempt, true, 0)
 	if err != nil {
@@ -105,7 +105,7 @@ func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 	if err != nil || other {
 		return err
 	}
-	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
+	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "the step is the last good one of its run: only moraine ckpt rm --force removes it")
 }
 
 // otherStep reports whether a run has a good checkpoint other than id; with branch set, on the live
@@ -186,7 +186,7 @@ func mayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
 		return err
 	}
 	if r != nil {
-		return kvtx.Fail(moraine.Immutable, "remove tree", top.Id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
+		return kvtx.Fail(moraine.Immutable, "remove tree", top.Id.String(), "the directory has %d committed steps of a run: remove each of them (moraine ckpt rm), or the whole run", n)
 	}
 	t.Forced = true
 	return mindReadersBelow(t, top)
