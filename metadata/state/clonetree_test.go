@@ -203,7 +203,7 @@ func TestCloneTreeFaults(t *testing.T) {
 				if j.State != f.want || (j.Error == "") != (f.want == wire.JobState_JOB_STATE_DONE) {
 					t.Fatalf("after %d pieces: the job ended %s: %q", after, j.State, j.Error)
 				}
-				if f.name == "the quota is full" && !strings.Contains(j.Error, "its quota is") {
+				if f.name == "the quota is full" && !strings.Contains(j.Error, "the quota is") {
 					t.Fatalf("after %d pieces: %q does not tell of the quota", after, j.Error)
 				}
 				bn.settleJobs()

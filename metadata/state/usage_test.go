@@ -236,7 +236,7 @@ func TestQuotaErrorKeepsToTheScope(t *testing.T) {
 	says := func(c *client, where string) {
 		t.Helper()
 		resp := c.create(&wire.Create{Parent: sub, Name: "i", Type: wire.FileType_FILE_TYPE_REGULAR})
-		if e := resp.GetError(); kind(resp) != "quota exceeded" || !strings.Contains(e.GetText(), "inodes are below "+where+",") ||
+		if e := resp.GetError(); kind(resp) != "quota exceeded" || !strings.Contains(e.GetText(), "inodes are below "+where+";") ||
 			where[0] == '/' && e.GetRef() != where || where[0] != '/' && e.GetRef() != "" {
 			t.Errorf("not below %s: %v", where, resp)
 		}

@@ -78,7 +78,7 @@ func raise(t *kvtx.Tx, c *seatChange) error {
 }
 
 func tooDeep(id moraine.InodeID, height uint32) error {
-	return kvtx.Fail(moraine.TooLarge, "usage", id.String(), "more than %d directories deep, with the %d levels of directories that are, or were, below it: make it higher up",
+	return kvtx.Fail(moraine.TooLarge, "usage", id.String(), "the directory would be more than %d directories deep, with the %d levels reserved below it: create it higher up",
 		kvtx.MaxDepth, height)
 }
 
@@ -115,7 +115,7 @@ func parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 		return 0, err
 	}
 	if !ok {
-		return 0, badSeat(dir, errors.New("something is below a directory that does not exist"))
+		return 0, badSeat(dir, errors.New("an inode is below the directory, which has no record"))
 	}
 	s, err := seatOf(b)
 	if err != nil {

@@ -48,7 +48,7 @@ func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.U
 	if q.Bytes == 0 || now.Bytes <= int64(q.Bytes) {
 		what, have, want, most = "inodes", was.Inodes, now.Inodes, q.Inodes
 	}
-	return kvtx.Fail(moraine.QuotaExceeded, "quota", path, "%d %s are below %s, this would make them %d, and its quota is %d: remove something there, or have the quota raised",
+	return kvtx.Fail(moraine.QuotaExceeded, "quota", path, "%d %s are below %s; the request would make it %d, but the quota is %d: remove files there, or raise the quota",
 		have, what, name, want, most)
 }
 
@@ -106,7 +106,7 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 	q := record.Quota{Bytes: op.GetBytes(), Inodes: op.GetInodes()}
 	switch {
 	case q.Bytes > maxQuotaBytes || q.Inodes > maxQuotaBytes:
-		return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "%d at most", int64(maxQuotaBytes))
+		return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "a quota is at most %d bytes or inodes", int64(maxQuotaBytes))
 	}
 	had, err := Quota(&t.View, dir.Id)
 	if err != nil {
@@ -119,7 +119,7 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 		}
 	case had == record.Quota{}:
 		if s.Quotas >= maxQuotas {
-			return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "there are %d quotas, the most there may be", maxQuotas)
+			return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "the partition has %d quotas, which is the limit: remove one first", maxQuotas)
 		}
 		s.Quotas++
 		putUsageState(t, s)

@@ -42,7 +42,7 @@ func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
 	}
 	j, err := jobs.Job(&t.View, id)
 	if err == nil && j == nil {
-		err = &moraine.Error{Op: "recount", Ref: id.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("recount", id.String(), "the state names the job, which has no record")
 	}
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err
 		return 0, false, err
 	}
 	if s.Job != j.Id {
-		return 0, false, &moraine.Error{Op: "recount", Ref: j.Id.String(), Kind: moraine.Corrupt, Err: errors.New("the state knows of another recount")}
+		return 0, false, &moraine.Error{Op: "recount", Ref: j.Id.String(), Kind: moraine.Corrupt, Err: errors.New("the state names another recount job")}
 	}
 	switch s.Phase {
 	case record.RecountCount:

@@ -16,5 +16,5 @@ func mayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
 
 // HoldsSteps is the error for a directory with committed checkpoints below it.
 func HoldsSteps(dir moraine.InodeID, n int64) error {
-	return kvtx.Fail(moraine.Immutable, "change", dir.String(), "committed checkpoints are below it (%d), and stay where they are: remove them first (moraine ckpt rm), or give --checkpoints to moraine rm -r or moraine mv", n)
+	return kvtx.Fail(moraine.Immutable, "change", dir.String(), "the directory has %d committed steps below it: remove them first (moraine ckpt rm), or give --checkpoints to moraine rm -r or moraine mv", n)
 }

@@ -251,7 +251,7 @@ func (w *usageWalk) count(dir moraine.InodeID, what record.Usage, free bool) err
 	}
 	for depth := 0; dir != 0; depth++ {
 		if depth > kvtx.MaxDepth && what.Inodes > 0 && !free {
-			return kvtx.Fail(moraine.TooLarge, "usage", dir.String(), "more than %d directories deep: make it higher up", kvtx.MaxDepth)
+			return kvtx.Fail(moraine.TooLarge, "usage", dir.String(), "the entry would be more than %d directories deep: create it higher up", kvtx.MaxDepth)
 		}
 		if err := w.t.CountUsage(kvtx.UsageKey{Column: w.column, Dir: dir}, what, free); err != nil {
 			return err
