@@ -83,7 +83,7 @@ func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 		return nil, kvtx.Fail(moraine.NotDirectory, "directory", id.String(), "")
 	}
 	if dir.Nlink == 0 {
-		return nil, kvtx.Fail(moraine.NotFound, "directory", id.String(), "it was removed")
+		return nil, kvtx.Fail(moraine.NotFound, "directory", id.String(), "the directory was removed")
 	}
 	return dir, nil
 }
@@ -105,13 +105,13 @@ func Immutable(t *kvtx.Tx, i *record.Inode) error {
 	}
 	switch {
 	case i.Typ == record.TypeSymlink:
-		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the link is its training run's: it follows the run's checkpoints")
+		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the link belongs to its training run, which moves it to the newest step")
 	case dir.Step != (record.StepID{}):
-		what = "the committed checkpoint " + dir.Step.String()
+		what = "committed step " + dir.Step.String()
 	case dir.Sealed:
-		what = "a checkpoint that is being saved"
+		what = "a step that a launch saves"
 	default:
-		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "it belonged to a checkpoint, and can only be removed")
+		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the inode belonged to a checkpoint: it can only be removed")
 	}
-	return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "it belongs to %s, which nobody changes: remove the whole of it (moraine ckpt rm), or work on a clone", what)
+	return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the inode belongs to %s, which cannot be changed: remove the whole step (moraine ckpt rm), or change a clone", what)
 }

@@ -14,7 +14,7 @@ func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
 	}
 	b, ok, err := v.R.Get(v.K.Policy(dir.Id))
 	if err == nil && !ok {
-		err = &moraine.Error{Op: "policy", Ref: dir.Id.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("policy", dir.Id.String(), "the directory has a policy without a record")
 	}
 	if err != nil {
 		return p, err

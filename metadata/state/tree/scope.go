@@ -29,7 +29,7 @@ func ResolveScope(v *kvtx.View, path string) (moraine.InodeID, error) {
 			return 0, err
 		}
 		if !ok || e.Typ != record.TypeDirectory {
-			return 0, kvtx.Fail(moraine.NotFound, "resolve scope", path, "the directory that the certificate is confined to does not exist")
+			return 0, kvtx.Fail(moraine.NotFound, "resolve scope", path, "the directory of the certificate's scope does not exist")
 		}
 		at = e.Inode
 	}

@@ -20,7 +20,7 @@ func StepRecord(v *kvtx.View, id record.StepID) (*record.Step, error) {
 func MustStep(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	s, err := StepRecord(v, id)
 	if err == nil && s == nil {
-		err = &moraine.Error{Op: "step", Ref: id.String(), Kind: moraine.Corrupt}
+		err = kvtx.Corrupt("step", id.String(), "a record refers to the step, which has no record")
 	}
 	return s, err
 }
