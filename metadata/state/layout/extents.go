@@ -24,9 +24,9 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 	case i.Typ == record.TypeDirectory:
 		return nil, kvtx.Fail(moraine.IsDirectory, "get extents", ref, "")
 	case i.Typ != record.TypeFile:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "get extents", ref, "not a regular file")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "get extents", ref, "the inode is not a regular file")
 	case op.GetGeneration() != 0 && moraine.Generation(op.GetGeneration()) != i.Generation:
-		return nil, kvtx.Fail(moraine.Stale, "get extents", ref, "generation is %d, not %d", i.Generation, op.GetGeneration())
+		return nil, kvtx.Fail(moraine.Stale, "get extents", ref, "the file has generation %d, but the request expects %d", i.Generation, op.GetGeneration())
 	case op.GetOffset() >= tree.MaxFileSize:
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: &wire.ExtentsReply{Attr: i.Attr()}}}, nil
 	}
@@ -68,7 +68,7 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 			return nil, err
 		}
 		if s == nil {
-			return nil, &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
+			return nil, kvtx.Corrupt("get extents", e.Stripe.String(), "an extent refers to the stripe, which has no record")
 		}
 		stripes, reply.Stripes = append(stripes, s), append(reply.Stripes, wire.StripeToWire(s))
 	}

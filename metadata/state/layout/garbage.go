@@ -67,7 +67,7 @@ func useStripe(t *kvtx.Tx, id moraine.StripeID) error {
 func MustStripe(t *kvtx.Tx, id moraine.StripeID) (*moraine.Stripe, error) {
 	s, err := fleet.Stripe(&t.View, id)
 	if err == nil && s == nil {
-		err = &moraine.Error{Op: "stripe", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("an extent refers to it and it has no record")}
+		err = &moraine.Error{Op: "stripe", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("an extent refers to the stripe, which has no record")}
 	}
 	return s, err
 }
@@ -151,7 +151,7 @@ func DropAbandoned(t *kvtx.Tx) error {
 // RunDropContent removes about limit records for a job of Discard.
 func RunDropContent(t *kvtx.Tx, cursor []byte, limit int) (n int, finished bool, err error) {
 	if len(cursor) != 8 {
-		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("cursor of %d bytes", len(cursor))}
+		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("the cursor of the job has %d bytes", len(cursor))}
 	}
 	before, content := len(t.Order), binary.BigEndian.Uint64(cursor)
 	finished, err = dropContent(t, content, limit)

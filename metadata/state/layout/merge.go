@@ -67,7 +67,7 @@ func emptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
 			return false, nil
 		}
 		if len(left) == maxRangeRefs {
-			return false, kvtx.Fail(moraine.TooLarge, "truncate", i.Id.String(), "more than %d extent tables before %d, and after it: go in smaller steps", maxRangeRefs, size)
+			return false, kvtx.Fail(moraine.TooLarge, "truncate", i.Id.String(), "the file has more than %d extent tables before byte %d, and after it: truncate in smaller steps", maxRangeRefs, size)
 		}
 		left = append(left, r)
 		return true, nil

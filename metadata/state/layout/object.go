@@ -21,11 +21,11 @@ func PlaceOfKey(rest []byte) (p record.Place) {
 func Check(p record.Place, op string) error {
 	switch {
 	case p.Bucket == "" || p.Key == "":
-		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "bucket and key are needed")
+		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "the request needs a bucket and a key")
 	case len(p.Bucket) > record.MaxBucket || len(p.Key) > record.MaxObjectKey:
-		return kvtx.Fail(moraine.NameTooLong, op, p.String(), "a key has %d bytes at most", record.MaxObjectKey)
+		return kvtx.Fail(moraine.NameTooLong, op, p.String(), "the bucket has at most %d bytes, and the key %d", record.MaxBucket, record.MaxObjectKey)
 	case strings.IndexByte(p.Bucket, 0) >= 0 || strings.IndexByte(p.Key, 0) >= 0:
-		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "a key holds no NUL")
+		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "the bucket and the key must not contain NUL")
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func Object(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
 func MustObject(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
 	o, err := Object(v, id)
 	if err == nil && o == nil {
-		err = &moraine.Error{Op: "object", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("a record refers to it and it has none")}
+		err = &moraine.Error{Op: "object", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("a record refers to the object, which has no record")}
 	}
 	return o, err
 }
@@ -176,9 +176,9 @@ func PutOwner(t *kvtx.Tx, w *record.Owner) error {
 func Settled(w *record.Owner, op string, j moraine.JobID, now uint64) error {
 	switch {
 	case w.Job != 0 && w.Job != j:
-		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "job %s changes the key", w.Job)
+		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "job %s changes the key now", w.Job)
 	case w.Until > now:
-		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "a change whose reply was not seen may still arrive for %d s", (w.Until-now+999)/1000)
+		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "an earlier change of the key may still arrive: try again in %d s", (w.Until-now+999)/1000)
 	}
 	return nil
 }

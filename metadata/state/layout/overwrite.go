@@ -90,7 +90,7 @@ func hitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bou
 			return false, nil
 		}
 		if len(hit) == maxRangeRefs {
-			return false, kvtx.Fail(moraine.TooLarge, "overwrite", i.Id.String(), "the range has more than %d extent tables: go in smaller steps", maxRangeRefs)
+			return false, kvtx.Fail(moraine.TooLarge, "overwrite", i.Id.String(), "the range has more than %d extent tables: write smaller ranges", maxRangeRefs)
 		}
 		hit, bound = append(hit, r), r.End
 		return true, nil

@@ -15,7 +15,7 @@ func TableHead(v *kvtx.View, id moraine.TableID) (record.TableHead, error) {
 		return record.TableHead{}, err
 	}
 	if !ok {
-		return record.TableHead{}, &moraine.Error{Op: "extent table", Ref: id.String(), Kind: moraine.Corrupt}
+		return record.TableHead{}, kvtx.Corrupt("extent table", id.String(), "a file refers to the table, which has no record")
 	}
 	return record.DecodeTableHead(b)
 }
