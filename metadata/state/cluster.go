@@ -18,7 +18,7 @@ import (
 // partitions. Repeating the same Init changes nothing.
 func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "init", "", "want a UUID of 16 bytes and incarnation 1")
+		return nil, kvtx.Fail(moraine.InvalidArgument, "init", "", "the request needs a cluster UUID of 16 bytes and incarnation 1")
 	}
 	c := &record.Cluster{Uuid: moraine.UUID(op.GetCluster()), Incarnation: moraine.Incarnation(op.GetIncarnation()), FeatureLevel: 1}
 	_, ok, err := t.Get(t.K.Meta(record.MetaCluster))
@@ -31,7 +31,7 @@ func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 		if have.Uuid != c.Uuid {
-			return nil, kvtx.Fail(moraine.WrongCluster, "init", have.Uuid.String(), "already the state of another cluster than %s", c.Uuid)
+			return nil, kvtx.Fail(moraine.WrongCluster, "init", have.Uuid.String(), "the state belongs to this cluster, not to %s", c.Uuid)
 		}
 		return kvtx.Done(), nil
 	}
@@ -47,7 +47,7 @@ func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 // tick advances cluster time and removes a bounded number of belongings of ended sessions.
 func tick(t *kvtx.Tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	if op.GetMillis() > maxTickMillis {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "tick", "", "%d ms is more than %d", op.GetMillis(), maxTickMillis)
+		return nil, kvtx.Fail(moraine.InvalidArgument, "tick", "", "a tick advances cluster time by at most %[2]d ms, not by %[1]d ms", op.GetMillis(), maxTickMillis)
 	}
 	t.Count[record.CClusterTime] += op.GetMillis()
 	if err := fleet.CompareSums(t, op); err != nil {

@@ -50,11 +50,11 @@ func CheckEntry(b []byte) error {
 		return &moraine.Error{Op: "check log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
 	}
 	if len(b) < len(entryMagic)+6 || string(b[:len(entryMagic)]) != entryMagic {
-		return bad("%d bytes, no entry", len(b))
+		return bad("%d bytes are too few for an entry", len(b))
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
 	if have := crc32.Checksum(body, castagnoli); have != sum {
-		return bad("CRC32C is %08x, want %08x", have, sum)
+		return bad("the entry has CRC32C %08x, want %08x", have, sum)
 	}
 	return nil
 }
@@ -71,11 +71,11 @@ func DecodeEntry(b []byte) ([]*statepb.Command, error) {
 	d := record.Dec{B: b[len(entryMagic) : len(b)-4]}
 	if v := d.Byte(); v != entryVersion {
 		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("version %d, this build knows %d", v, entryVersion)}
+			Err: fmt.Errorf("the entry has version %d, but this build supports up to %d: start a newer build", v, entryVersion)}
 	}
 	n := d.Count(1)
 	if n > MaxEntryCommands {
-		return bad("%d commands", n)
+		return bad("the entry has %d commands, %d at most", n, MaxEntryCommands)
 	}
 	cmds := make([]*statepb.Command, 0, n)
 	for range n {

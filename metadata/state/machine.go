@@ -81,7 +81,7 @@ func (m *Machine) Apply(kv kvtx.KV, index uint64, cmd *statepb.Command) (Result,
 func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	if cmd.GetVersion() != commandVersion {
 		return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("command has version %d, this build knows %d", cmd.GetVersion(), commandVersion)}
+			Err: fmt.Errorf("the command has version %d, but this build supports up to %d: start a newer build", cmd.GetVersion(), commandVersion)}
 	}
 	b.Count[record.CCommands]++
 	b.Count[record.CWall] = max(b.Count[record.CWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
@@ -123,7 +123,7 @@ func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaRes
 		err = usage.ApplyUsage(t)
 	}
 	if err == nil && t.Full() {
-		err = kvtx.Fail(moraine.TooLarge, "apply", "", "the operation changes more than %d records at once", kvtx.MaxCommandKeys)
+		err = kvtx.Fail(moraine.TooLarge, "apply", "", "the request changes more than %d records at once: split it", kvtx.MaxCommandKeys)
 	}
 	if err == nil {
 		return resp, nil
@@ -150,7 +150,7 @@ func mutate(t *kvtx.Tx, h handler, req *wire.MetaRequest) (*wire.MetaResponse, e
 		return nil, err
 	}
 	if h.mutate == nil {
-		return nil, kvtx.Fail(moraine.Unimplemented, "apply", "", "request %T is unknown, or no mutation", req.GetOp())
+		return nil, kvtx.Fail(moraine.Unimplemented, "apply", "", "the state does not apply request %T", req.GetOp())
 	}
 	resp, err := h.mutate(t, req)
 	if err == nil {
@@ -175,7 +175,7 @@ func (m *Machine) Read(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequ
 // answer is Read on a view. It returns failures as errors.
 func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if req.GetPartition() != uint32(v.K.P) {
-		return nil, kvtx.Fail(moraine.Misrouted, "read", "", "partition %d is not served here", req.GetPartition())
+		return nil, kvtx.Fail(moraine.Misrouted, "read", "", "this server does not serve partition %d", req.GetPartition())
 	}
 	sc, err := names.ReadScope(v, caller, moraine.SessionID(req.GetSession()))
 	if err != nil {
@@ -183,7 +183,7 @@ func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.
 	}
 	h := handlerOf(ops.Of(req))
 	if h.read == nil {
-		return nil, kvtx.Fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
+		return nil, kvtx.Fail(moraine.Unimplemented, "read", "", "the state does not answer request %T as a read", req.GetOp())
 	}
 	resp, err := h.read(v, sc, req)
 	if err == nil {

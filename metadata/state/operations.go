@@ -201,5 +201,5 @@ func admits(sc kvtx.Scope, o *ops.Op, req *wire.MetaRequest) error {
 	if !sc.ReadOnly || o != nil && o.ReadOnly(req) {
 		return nil
 	}
-	return kvtx.Fail(moraine.ReadOnly, "apply", "", "the session may not write")
+	return kvtx.Fail(moraine.ReadOnly, "apply", "", "the session was opened for reading only")
 }

@@ -22,7 +22,7 @@ func request(t *kvtx.Tx, h handler, req *wire.MetaRequest) (*wire.MetaResponse, 
 	if req.GetSession() == 0 {
 		return guard(t, func() (*wire.MetaResponse, error) {
 			if o != nil && o.Session {
-				return nil, kvtx.Fail(moraine.InvalidArgument, "apply", "", "%T needs a session", req.GetOp())
+				return nil, kvtx.Fail(moraine.InvalidArgument, "apply", "", "request %T needs a session", req.GetOp())
 			}
 			if err := names.EnterWithout(t); err != nil {
 				return nil, err
