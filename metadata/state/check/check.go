@@ -96,7 +96,7 @@ func (c *checker) sum() error {
 		return true, nil
 	})
 	if err == nil && sum != want {
-		c.problem("the running sum is %x, the pairs give %x", want, sum)
+		c.problem("the running sum is %x, but the pairs have the sum %x", want, sum)
 	}
 	return err
 }

@@ -40,17 +40,17 @@ func (c *contentChecks) allRefs() error {
 			return err
 		}
 		if !dead[content] && c.content[content] == nil {
-			c.problem("content %d belongs to no file", content)
+			c.problem("no file has content %d", content)
 		}
 		c.refs[r.Table]++
 		if dead[content] {
 			return nil // dead content needs no place in a file
 		}
 		if r.Base < ends[content] || r.Base >= r.End {
-			c.problem("content %d: range %d-%d overlaps the one before it, or is empty", content, r.Base, r.End)
+			c.problem("content %d: range %d-%d is empty or overlaps the previous one", content, r.Base, r.End)
 		}
 		if span, ok := c.base[r.Table]; ok && span != r.End-r.Base {
-			c.problem("table %s is referred to with ranges of %d and %d bytes", r.Table, span, r.End-r.Base)
+			c.problem("table %s has references with ranges of %d and %d bytes", r.Table, span, r.End-r.Base)
 		}
 		counts[content]++
 		ends[content] = r.End
@@ -59,10 +59,10 @@ func (c *contentChecks) allRefs() error {
 	})
 	for _, i := range c.sorted() {
 		if i.Refs != counts[i.Content] && i.Content != 0 {
-			c.problem("inode %s counts %d tables and has %d", i.Id, i.Refs, counts[i.Content])
+			c.problem("inode %s counts %d tables, but has %d", i.Id, i.Refs, counts[i.Content])
 		}
 		if i.Content != 0 && ends[i.Content] > min(i.LastEnd, i.Size) {
-			c.problem("inode %s has size %d, last end %d and an extent up to %d", i.Id, i.Size, i.LastEnd, ends[i.Content])
+			c.problem("inode %s has size %d and last end %d, but its last extent ends at %d", i.Id, i.Size, i.LastEnd, ends[i.Content])
 		}
 	}
 	return err
@@ -78,10 +78,10 @@ func (c *contentChecks) tables() error {
 		}
 		stored[id], evicted[id] = h.Bytes, h.Evicted
 		if h.Refs != c.refs[id] && !(h.Refs == 0 && c.refs[id] == 1) {
-			c.problem("table %s counts %d references and has %d", id, h.Refs, c.refs[id])
+			c.problem("table %s counts %d references, but has %d", id, h.Refs, c.refs[id])
 		}
 		if h.Refs > 1 && !h.Sealed {
-			c.problem("table %s is shared and not sealed", id)
+			c.problem("table %s is shared, but not sealed", id)
 		}
 		return c.table(id, h)
 	})
@@ -99,7 +99,7 @@ func (c *contentChecks) tables() error {
 			return err
 		}
 		if sum != i.Stored || gone != i.Evicted {
-			c.problem("inode %s counts %d bytes stored, %d of them in objects, and has %d and %d", i.Id, i.Stored, i.Evicted, sum, gone)
+			c.problem("inode %s counts %d stored bytes, %d of them in objects, but has %d and %d", i.Id, i.Stored, i.Evicted, sum, gone)
 		}
 	}
 	return nil
@@ -112,10 +112,10 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 		return err
 	}
 	if len(exts) != int(h.Count) || layout.SumLengths(exts) != h.Bytes || len(exts) > moraine.MaxTableExtents {
-		c.problem("table %s counts %d extents of %d bytes and has %d of %d", id, h.Count, h.Bytes, len(exts), layout.SumLengths(exts))
+		c.problem("table %s counts %d extents with %d bytes, but has %d with %d", id, h.Count, h.Bytes, len(exts), layout.SumLengths(exts))
 	}
 	if layout.SumEvicted(exts) != h.Evicted {
-		c.problem("table %s counts %d bytes in objects and has %d", id, h.Evicted, layout.SumEvicted(exts))
+		c.problem("table %s counts %d bytes in objects, but has %d", id, h.Evicted, layout.SumEvicted(exts))
 	}
 	if err := c.objects.useObjects(id, exts); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 	end := int64(0)
 	for _, e := range exts {
 		if e.Offset < end || e.Length <= 0 {
-			c.problem("table %s: extent at %d overlaps the one before it, or is empty", id, e.Offset)
+			c.problem("table %s: the extent at %d is empty or overlaps the previous one", id, e.Offset)
 		}
 		end = e.End()
 		if e.Object != 0 {
@@ -136,7 +136,7 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 				return err
 			}
 			if s == nil {
-				c.problem("table %s: stripe %s does not exist", id, e.Stripe)
+				c.problem("table %s refers to stripe %s, which does not exist", id, e.Stripe)
 				continue
 			}
 			c.stripes[e.Stripe] = s
@@ -147,7 +147,7 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 			}
 		}
 		if e.StripeOffset+e.Length > s.Length || named[e.Stripe] > s.LiveBytes {
-			c.problem("table %s names %d bytes of stripe %s, which has %d, %d of them live", id, named[e.Stripe], e.Stripe, s.Length, s.LiveBytes)
+			c.problem("table %s uses %d bytes of stripe %s, which has %d bytes, %d of them live", id, named[e.Stripe], e.Stripe, s.Length, s.LiveBytes)
 		}
 		if named[e.Stripe] > 0 {
 			c.uses[e.Stripe]++
@@ -155,7 +155,7 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 		}
 	}
 	if span, ok := c.base[id]; ok && end != span {
-		c.problem("table %s ends at %d, its reference at %d", id, end, span)
+		c.problem("table %s ends at %d, but its reference ends at %d", id, end, span)
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (c *contentChecks) allStripes() error {
 		}
 		c.stripes[s.ID] = s
 		if s.RefCount == 0 || s.RefCount != c.uses[s.ID] {
-			c.problem("stripe %s counts %d tables and has %d", s.ID, s.RefCount, c.uses[s.ID])
+			c.problem("stripe %s counts %d tables, but has %d", s.ID, s.RefCount, c.uses[s.ID])
 		}
 		for n, ch := range s.Chunks {
 			c.chunks[string(c.K.DeviceChunk(ch.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] = true
@@ -202,12 +202,12 @@ func (c *contentChecks) allStripes() error {
 	err = c.each(record.TabDeviceChunk, func(key, _ []byte) error {
 		have++
 		if !c.chunks[string(key)] {
-			c.problem("the index of devices has %x, which no stripe has", key)
+			c.problem("the index of devices has key %x, which belongs to no stripe", key)
 		}
 		return nil
 	})
 	if have != len(c.chunks) {
-		c.problem("the index of devices has %d chunks, the stripes %d", have, len(c.chunks))
+		c.problem("the index of devices has %d chunks, but the stripes have %d", have, len(c.chunks))
 	}
 	return err
 }
@@ -221,16 +221,16 @@ func (c *contentChecks) grants() error {
 			return err
 		}
 		if g.First <= end || g.Last() != moraine.StripeID(record.LastU64(key)) {
-			c.problem("grant %s overlaps the one before it, or has another's key", g.First)
+			c.problem("grant %s overlaps the previous one, or has the key of another", g.First)
 		}
 		end = g.Last()
 		if !c.known(g.Session) {
-			c.problem("grant %s belongs to session %s, which is gone", g.First, g.Session)
+			c.problem("grant %s belongs to session %s, which has ended", g.First, g.Session)
 		}
 		live[string(c.K.SessionGrant(g.Session, g.Last()))] = true
 		for id := g.First; id <= g.Last(); id++ {
 			if c.stripes[id] != nil && !g.IsUsed(id) {
-				c.problem("stripe %s exists and its grant does not know", id)
+				c.problem("stripe %s exists, but its grant has it as unused", id)
 			}
 		}
 		return nil
@@ -240,7 +240,7 @@ func (c *contentChecks) grants() error {
 	}
 	return c.each(record.TabSessionGrant, func(key, _ []byte) error {
 		if !live[string(key)] {
-			c.problem("the index of sessions has grant %x, which does not exist", key)
+			c.problem("the index of sessions has the grant of key %x, which does not exist", key)
 		}
 		delete(live, string(key))
 		return nil
@@ -270,7 +270,7 @@ func (c *contentChecks) counts() error {
 		{"stripes", n[record.CStripes], uint64(len(c.stripes))},
 	} {
 		if row.have != row.has {
-			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)
+			c.problem("the counter of %s is %d, but the state has %d", row.what, row.have, row.has)
 		}
 	}
 	return err

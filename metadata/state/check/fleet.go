@@ -32,7 +32,7 @@ func (c *fleetChecks) fleetCounts() error {
 				return err
 			}
 			if on[id] != "" || d == nil || d.Host != h.Id {
-				c.problem("host %s lists device %d, which it does not have, or another has too", h.Id, id)
+				c.problem("host %s lists device %d, which is missing or listed by another host", h.Id, id)
 				continue
 			}
 			on[id] = h.Id
@@ -41,7 +41,7 @@ func (c *fleetChecks) fleetCounts() error {
 			}
 		}
 		if live != h.Live {
-			c.problem("host %s counts %d devices and has %d", h.Id, h.Live, live)
+			c.problem("host %s counts %d devices, but has %d", h.Id, h.Live, live)
 		}
 		want.Devices += uint64(live)
 		if live > 0 {
@@ -57,17 +57,17 @@ func (c *fleetChecks) fleetCounts() error {
 		return err
 	}
 	if have != want {
-		c.problem("the fleet counts %+v and is %+v", have, want)
+		c.problem("the fleet counts %+v, but has %+v", have, want)
 	}
 	var leaked uint64
 	err = fleet.EachDevice(c.View, func(d *record.Device) {
 		if on[d.Id] != d.Host {
-			c.problem("device %d is on host %q, which does not list it", d.Id, d.Host)
+			c.problem("device %d names host %q, which does not list the device", d.Id, d.Host)
 		}
 		leaked += d.UnknownBytes
 	})
 	if n, _ := c.Counters(); n[record.CLeakedBytes] != leaked {
-		c.problem("%d bytes are counted as leaked and %d are", n[record.CLeakedBytes], leaked)
+		c.problem("the state counts %d leaked bytes, but has %d", n[record.CLeakedBytes], leaked)
 	}
 	return err
 }
@@ -99,12 +99,12 @@ func (c *fleetChecks) graves() error {
 	}
 	n, _ := c.Counters()
 	if n[record.CPendingBytes] != bytes || n[record.CKeptBytes] != kept {
-		c.problem("%d bytes are counted as pending and %d are, %d as kept and %d are", n[record.CPendingBytes], bytes, n[record.CKeptBytes], kept)
+		c.problem("the state counts %d pending bytes, but has %d; it counts %d kept bytes, but has %d", n[record.CPendingBytes], bytes, n[record.CKeptBytes], kept)
 	}
 	err := c.each(record.TabKeptOn, func(key, value []byte) error {
 		k, err := record.DecodeKeptOn(value)
 		if want := on[fleet.DeviceOfKey(key)]; err == nil && (k.Bytes != want.Bytes || k.Chunks != want.Chunks) {
-			c.problem("device %d is said to keep %d chunks of %d bytes, and keeps %d of %d", fleet.DeviceOfKey(key), k.Chunks, k.Bytes, want.Chunks, want.Bytes)
+			c.problem("device %d counts %d kept chunks with %d bytes, but has %d with %d", fleet.DeviceOfKey(key), k.Chunks, k.Bytes, want.Chunks, want.Bytes)
 		}
 		delete(on, fleet.DeviceOfKey(key))
 		return err
@@ -113,11 +113,11 @@ func (c *fleetChecks) graves() error {
 		return err
 	}
 	for id := range on {
-		c.problem("device %d keeps chunks that are not counted", id)
+		c.problem("device %d has kept chunks without a count", id)
 	}
 	return c.each(record.TabTombstoneAt, func(key, _ []byte) error {
 		if !places[string(key)] {
-			c.problem("place %x has no tombstone", key)
+			c.problem("key %x of the tombstone index has no tombstone", key)
 		}
 		return nil
 	})
@@ -130,10 +130,10 @@ func (c *fleetChecks) grave(id moraine.DeviceID, chunk moraine.ChunkID, s record
 		return err
 	}
 	if !ok || at != s || since != died {
-		c.problem("the tombstone of %s on device %d is not found by its chunk", chunk, id)
+		c.problem("the tombstone of chunk %s on device %d is missing from the index of chunks", chunk, id)
 	}
 	if st := c.stripes[chunk.Stripe]; st != nil && s.Below > st.Version+1 {
-		c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.Below, st.Version)
+		c.problem("the tombstone of chunk %s on device %d covers versions below %d, but the stripe has version %d", chunk, id, s.Below, st.Version)
 	}
 	return nil
 }
@@ -151,10 +151,10 @@ func (c *fleetChecks) repairs() error {
 		fleet.CountRepair(&t, i, 1)
 		want = t.Count
 		if c.stripes[i.Stripe] == nil {
-			c.problem("stripe %s waits for repair and does not exist", i.Stripe)
+			c.problem("stripe %s waits for repair, but does not exist", i.Stripe)
 		}
 		if i.Balance && i.Job == 0 {
-			c.problem("stripe %s is moved by no job", i.Stripe)
+			c.problem("stripe %s has a row for a move, but no job moves it", i.Stripe)
 		}
 		if i.Job == 0 {
 			waiting[string(c.K.Repair(i.Spare, i.Stripe))] = true
@@ -165,7 +165,7 @@ func (c *fleetChecks) repairs() error {
 			return err
 		}
 		if j == nil || !j.Live() || !slices.Contains(j.Stripes, i.Stripe) {
-			c.problem("stripe %s is under repair by job %s, which does not repair it", i.Stripe, i.Job)
+			c.problem("stripe %s names job %s, which does not repair it", i.Stripe, i.Job)
 		}
 		return nil
 	})
@@ -178,23 +178,23 @@ func (c *fleetChecks) repairs() error {
 	}
 	for _, n := range []record.Counter{record.CRepairQueued, record.CRepairRunning, record.CLostStripes, record.CRebalancing} {
 		if have[n] != want[n] {
-			c.problem("counter %d of the repair queue is %d and should be %d", n, have[n], want[n])
+			c.problem("counter %d of the repair queue is %d, but must be %d", n, have[n], want[n])
 		}
 	}
 	for n := record.CSpare; n <= record.CSpareMany; n++ {
 		if have[n] != want[n] {
-			c.problem("%d stripes are counted with %d hosts to spare, %d have", have[n], n-record.CSpare, want[n])
+			c.problem("the state counts %d stripes with %d hosts to spare, but has %d", have[n], n-record.CSpare, want[n])
 		}
 	}
 	err = c.each(record.TabRepair, func(key, _ []byte) error {
 		if !waiting[string(key)] {
-			c.problem("the repair queue has %x, which waits for nothing", key)
+			c.problem("the repair queue has key %x, which belongs to no waiting stripe", key)
 		}
 		delete(waiting, string(key))
 		return nil
 	})
 	if len(waiting) > 0 {
-		c.problem("%d stripes wait for repair and do not stand in the queue", len(waiting))
+		c.problem("%d stripes wait for repair, but are not in the queue", len(waiting))
 	}
 	return err
 }
@@ -211,14 +211,14 @@ func (c *fleetChecks) intents() error {
 			return err
 		}
 		if j == nil || !j.Live() || !slices.Contains(j.Stripes, in.Chunk.Stripe) {
-			c.problem("intent %s is of job %s, which does not repair it", in.Chunk, in.Job)
+			c.problem("the intent for chunk %s names job %s, which does not repair the stripe", in.Chunk, in.Job)
 		}
 		s := c.stripes[in.Chunk.Stripe]
 		if s != nil && (int(in.Chunk.Index) >= len(s.Chunks) || in.Base > s.Version || in.Version <= in.Base) {
-			c.problem("intent %s has version %d after %d, the stripe %d", in.Chunk, in.Version, in.Base, s.Version)
+			c.problem("the intent for chunk %s has version %d after %d, but the stripe has version %d", in.Chunk, in.Version, in.Base, s.Version)
 		}
 		if d, err := fleet.Device(c.View, in.Device); err != nil || d == nil {
-			c.problem("intent %s is for device %d, which does not exist", in.Chunk, in.Device)
+			c.problem("the intent for chunk %s names device %d, which does not exist", in.Chunk, in.Device)
 		}
 		return nil
 	})

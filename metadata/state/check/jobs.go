@@ -34,12 +34,12 @@ func (c *fleetChecks) jobIndexes() error {
 		return err
 	}
 	if n, _ := c.Counters(); n[record.CJobsEnded] != ended {
-		c.problem("%d ended jobs are counted and %d are there", n[record.CJobsEnded], ended)
+		c.problem("the state counts %d ended jobs, but has %d", n[record.CJobsEnded], ended)
 	}
 	for _, table := range []byte{record.TabJobReady, record.TabJobLease, record.TabJobEnded} {
 		err := c.each(table, func(key, _ []byte) error {
 			if !want[string(key)] {
-				c.problem("index %x of jobs has %x, which no job stands for", table, key)
+				c.problem("job index %x has key %x, which belongs to no job", table, key)
 			}
 			delete(want, string(key))
 			return nil
@@ -49,7 +49,7 @@ func (c *fleetChecks) jobIndexes() error {
 		}
 	}
 	if len(want) > 0 {
-		c.problem("%d jobs stand in no index", len(want))
+		c.problem("%d jobs are missing from the indexes", len(want))
 	}
 	return c.ownedJobs(owned)
 }
@@ -60,13 +60,13 @@ func (c *fleetChecks) ownedJobs(owned map[moraine.SessionID]uint64) error {
 		id := moraine.SessionID(record.LastU64(key))
 		n, err := record.DecodeOwned(value)
 		if err == nil && n != owned[id] {
-			c.problem("%d live jobs are counted of session %s, and it has %d", n, id, owned[id])
+			c.problem("the state counts %d live jobs of session %s, which has %d", n, id, owned[id])
 		}
 		delete(owned, id)
 		return err
 	})
 	for id, n := range owned {
-		c.problem("%d live jobs of session %s are not counted", n, id)
+		c.problem("the state does not count the %d live jobs of session %s", n, id)
 	}
 	return err
 }
@@ -87,7 +87,7 @@ func (c *stepChecks) treeClones() (n int, err error) {
 			return err
 		}
 		if top := c.inodes[t.Top]; top == nil || top.Typ != record.TypeDirectory || top.Parent != 0 || top.Nlink == 0 {
-			c.problem("job %s clones a tree to %s, which is no directory without a name", j.Id, t.Top)
+			c.problem("job %s clones a tree to %s, which is not a directory without a name", j.Id, t.Top)
 		}
 		return nil
 	})
@@ -96,7 +96,7 @@ func (c *stepChecks) treeClones() (n int, err error) {
 	}
 	return n, c.each(record.TabCloneDir, func(key, value []byte) error {
 		if id := moraine.JobID(record.LastU64(key[:11])); !live[id] {
-			c.problem("job %s has directories to clone, and is over", id)
+			c.problem("job %s has ended, but has directories to clone", id)
 		}
 		row := &record.ClonedDir{}
 		return row.Decode(value)
@@ -120,7 +120,7 @@ func (c *nameChecks) concats() (map[moraine.InodeID]bool, error) {
 		}
 		i := c.inodes[moraine.InodeID(j.Target)]
 		if i == nil || i.Typ != record.TypeFile || i.Nlink != 0 || i.Owner != 0 {
-			c.problem("job %s makes %s, which is no file without a name", j.Id, moraine.InodeID(j.Target))
+			c.problem("job %s creates %s, which is not a file without a name", j.Id, moraine.InodeID(j.Target))
 		}
 		making[moraine.InodeID(j.Target)] = true
 		left[j.Id] = cursor.Ranges - cursor.Next/record.ConcatRow*record.ConcatRow // consumed ranges of the present row stay in it until the row ends
@@ -145,13 +145,13 @@ func (c *nameChecks) concats() (map[moraine.InodeID]bool, error) {
 	})
 	for id, n := range have {
 		if n > left[id] || n < left[id] && !ending[id] {
-			c.problem("job %s has rows of %d ranges, and %d to lay", id, n, left[id])
+			c.problem("job %s has rows with %d ranges, but %d are left to concatenate", id, n, left[id])
 		}
 		delete(left, id)
 	}
 	for id, n := range left {
 		if n > 0 && !ending[id] {
-			c.problem("job %s has no rows of the %d ranges that it has to lay", id, n)
+			c.problem("job %s has no rows for the %d ranges that are left to concatenate", id, n)
 		}
 	}
 	return making, err

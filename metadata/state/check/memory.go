@@ -18,7 +18,7 @@ func (c *contentChecks) inMemory() error {
 		d := moraine.DeviceID(binary.BigEndian.Uint32(key[3:]))
 		s := c.stripes[chunk.Stripe]
 		if s == nil || int(chunk.Index) >= len(s.Chunks) || s.Chunks[chunk.Index].Device != d || !fleet.IsInMemory(&s.Chunks[chunk.Index]) {
-			c.problem("chunk %s is listed as in the memory of device %d, and no stripe has it so", chunk, d)
+			c.problem("the index has chunk %s in the memory of device %d, but no stripe has it there", chunk, d)
 		}
 		return nil
 	})
@@ -32,7 +32,7 @@ func (c *contentChecks) inMemory() error {
 			if rows[string(c.K.MemoryChunk(ch.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] {
 				listed++
 			} else if fleet.IsInMemory(ch) && listed > 0 {
-				c.problem("chunk %d of stripe %s is in memory, and not listed", n, s.ID)
+				c.problem("chunk %d of stripe %s is in memory, but not in the index", n, s.ID)
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func (c *contentChecks) unsafeRows() error {
 			return err
 		}
 		if i.Level < moraine.NVMe && !row {
-			c.problem("file %s is at level %s, and nothing raises it", i.Id, i.Level)
+			c.problem("file %s is at level %s, but has no row to raise it", i.Id, i.Level)
 		}
 		if i.Level == moraine.NVMe || i.Level > moraine.NVMe && !row {
 			if err := c.safe(i); err != nil {
@@ -70,7 +70,7 @@ func (c *contentChecks) safe(i *record.Inode) error {
 	}
 	return layout.RefsFrom(c.View, i.Content, -1, func(r record.Ref) (bool, error) {
 		if c.unsafe[r.Table] {
-			c.problem("file %s is at level %s, and table %s has chunks below nvme", i.Id, i.Level, r.Table)
+			c.problem("file %s is at level %s, but its table %s has chunks below nvme", i.Id, i.Level, r.Table)
 		}
 		return true, nil
 	})

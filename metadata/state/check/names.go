@@ -48,7 +48,7 @@ func (c *nameChecks) dentries() error {
 	err = c.each(record.TabHeight, func(key, value []byte) (err error) {
 		id := moraine.InodeID(record.LastU64(key))
 		if i := c.inodes[id]; i == nil || i.Typ != record.TypeDirectory {
-			c.problem("%s has a height and is no directory", id)
+			c.problem("inode %s has a height, but is not a directory", id)
 		}
 		heights[id], err = record.DecodeHeight(value)
 		return err
@@ -67,19 +67,19 @@ func (c *nameChecks) dentries() error {
 		child := c.inodes[e.Inode]
 		switch {
 		case c.inodes[parent] == nil:
-			c.problem("entry %q of %s: there is no such directory", name, parent)
+			c.problem("entry %q is in directory %s, which does not exist", name, parent)
 		case child == nil:
-			c.problem("entry %q of %s: inode %s does not exist", name, parent, e.Inode)
+			c.problem("entry %q of directory %s names inode %s, which does not exist", name, parent, e.Inode)
 		case child.Typ != e.Typ || (!child.ManyLinks && child.Parent != parent):
-			c.problem("entry %q of %s: inode %s has type %d and parent %s", name, parent, e.Inode, child.Typ, child.Parent)
+			c.problem("entry %q of directory %s names inode %s, which has type %d and parent %s", name, parent, e.Inode, child.Typ, child.Parent)
 		case !child.ManyLinks && child.Name != name && (kept || child.Name != ""):
-			c.problem("entry %q of %s: inode %s keeps the name %q", name, parent, e.Inode, child.Name)
+			c.problem("entry %q of directory %s names inode %s, which has the name %q", name, parent, e.Inode, child.Name)
 		case child.ManyLinks:
 			c.rows[string(c.K.Name(e.Inode, parent, name))] = true
 		case child.Typ == record.TypeDirectory:
 			dirs[parent]++
 			if heights[parent] <= heights[e.Inode] {
-				c.problem("directory %s has height %d, and %s in it %d", parent, heights[parent], e.Inode, heights[e.Inode])
+				c.problem("directory %s has height %d, but directory %s in it has height %d", parent, heights[parent], e.Inode, heights[e.Inode])
 			}
 		}
 		return nil
@@ -92,10 +92,10 @@ func (c *nameChecks) dentries() error {
 			continue
 		}
 		if i.Entries != entries[i.Id] {
-			c.problem("directory %s counts %d entries and has %d", i.Id, i.Entries, entries[i.Id])
+			c.problem("directory %s counts %d entries, but has %d", i.Id, i.Entries, entries[i.Id])
 		}
 		if i.Nlink != 0 && i.Nlink != 2+dirs[i.Id] {
-			c.problem("directory %s has link count %d and %d directories", i.Id, i.Nlink, dirs[i.Id])
+			c.problem("directory %s has link count %d, but %d directories", i.Id, i.Nlink, dirs[i.Id])
 		}
 	}
 	return nil
@@ -108,7 +108,7 @@ func (c *nameChecks) nameRows() error {
 		id := moraine.InodeID(record.LastU64(key[:11]))
 		parent, name := tree.NameOfKey(key)
 		if !c.rows[string(key)] {
-			c.problem("inode %s has the row of name %q in %s, which is not its entry", id, name, parent)
+			c.problem("inode %s has a row for name %q in directory %s, which has no such entry", id, name, parent)
 			return nil
 		}
 		delete(c.rows, string(key))
@@ -119,14 +119,14 @@ func (c *nameChecks) nameRows() error {
 		return nil
 	})
 	if len(c.rows) > 0 {
-		c.problem("%d names of files with several have no row", len(c.rows))
+		c.problem("%d names of files with several names have no row", len(c.rows))
 	}
 	for _, i := range c.sorted() {
 		if i.ManyLinks && i.Nlink > 0 && !home[i.Id] {
-			c.problem("inode %s keeps the name %q in %s, which it does not have", i.Id, i.Name, i.Parent)
+			c.problem("inode %s records name %q in directory %s, which is not one of its names", i.Id, i.Name, i.Parent)
 		}
 		if i.Nlink == 0 && (i.Name != "" || i.Parent != 0) {
-			c.problem("inode %s has no name and keeps %q in %s", i.Id, i.Name, i.Parent)
+			c.problem("inode %s has no name, but records name %q in directory %s", i.Id, i.Name, i.Parent)
 		}
 	}
 	return err
@@ -142,13 +142,13 @@ func (c *nameChecks) attributes() error {
 		has[id]++
 		bytes[id] += len(key) - 11 + len(v)
 		if c.inodes[id] == nil {
-			c.problem("inode %s has extended attributes and does not exist", id)
+			c.problem("inode %s has extended attributes, but does not exist", id)
 		}
 		return err
 	})
 	for _, i := range c.sorted() {
 		if i.Xattrs != (has[i.Id] > 0) || has[i.Id] > names.MaxXattrs || bytes[i.Id] > names.MaxXattrBytes {
-			c.problem("inode %s has %d extended attributes of %d bytes, its flag is %t", i.Id, has[i.Id], bytes[i.Id], i.Xattrs)
+			c.problem("inode %s has %d extended attributes with %d bytes, but its flag is %t", i.Id, has[i.Id], bytes[i.Id], i.Xattrs)
 		}
 	}
 	return err
@@ -178,10 +178,10 @@ func (c *nameChecks) linkCounts() error {
 			continue
 		}
 		if int(i.Nlink) != c.names[i.Id] {
-			c.problem("inode %s has link count %d and %d names", i.Id, i.Nlink, c.names[i.Id])
+			c.problem("inode %s has link count %d, but %d names", i.Id, i.Nlink, c.names[i.Id])
 		}
 		if (i.Owner != 0 || making[i.Id]) != (i.Nlink == 0) {
-			c.problem("inode %s has link count %d and owner %s", i.Id, i.Nlink, i.Owner)
+			c.problem("inode %s has link count %d, but its owner is session %s", i.Id, i.Nlink, i.Owner)
 		}
 	}
 	inTable := make(map[moraine.InodeID]bool)
@@ -192,7 +192,7 @@ func (c *nameChecks) linkCounts() error {
 	for _, i := range c.sorted() {
 		detached := i.Typ == record.TypeDirectory && i.Nlink == 0
 		if detached && !inTable[i.Id] {
-			c.problem("directory %s was removed and no job takes it away", i.Id)
+			c.problem("directory %s was removed, but no job deletes it", i.Id)
 		}
 		if i.Typ == record.TypeDirectory && !detached && i.Id != c.K.Top() && c.names[i.Id] != 1 {
 			c.unnamedDir(i)
@@ -216,10 +216,10 @@ func (c *nameChecks) owned() error {
 	return c.each(record.TabSessionInode, func(key, _ []byte) error {
 		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
 		if i := c.inodes[id]; i == nil || i.Owner != s {
-			c.problem("session %s has inode %s, which is not its own", s, id)
+			c.problem("session %s lists inode %s, which another session owns or none", s, id)
 		}
 		if !c.known(s) {
-			c.problem("inode %s belongs to session %s, which is gone", id, s)
+			c.problem("inode %s belongs to session %s, which has ended", id, s)
 		}
 		return nil
 	})

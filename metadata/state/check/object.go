@@ -31,7 +31,7 @@ func (c *objectChecks) useObjects(id moraine.TableID, exts []moraine.Extent) err
 			return err
 		}
 		if o == nil || uint64(e.StripeOffset+e.Length) > o.Size {
-			c.problem("table %s names bytes up to %d of object %s, which does not exist or has fewer", id, e.StripeOffset+e.Length, e.Object)
+			c.problem("table %s uses bytes up to %d of object %s, which is missing or smaller", id, e.StripeOffset+e.Length, e.Object)
 			continue
 		}
 		if !seen[o.Id] {
@@ -55,17 +55,17 @@ func (c *objectChecks) objects() error {
 			uses++
 		}
 		if o.Refs != uses {
-			c.problem("object %s counts %d references and has %d", o.Id, o.Refs, uses)
+			c.problem("object %s counts %d references, but has %d", o.Id, o.Refs, uses)
 		}
 		if i := c.inodes[o.Inode]; o.Newest != (i != nil && i.Object == o.Id) {
-			c.problem("object %s says that it is the newest of %s: %t", o.Id, o.Inode, o.Newest)
+			c.problem("object %s has a wrong mark: newest of inode %s: %t", o.Id, o.Inode, o.Newest)
 		}
 		w, err := layout.Owner(c.View, o.At)
 		if err != nil {
 			return err
 		}
 		if w.Object != o.Id {
-			c.problem("object %s is at %s, which is object %s's", o.Id, o.At, w.Object)
+			c.problem("object %s is at key %s, which belongs to object %s", o.Id, o.At, w.Object)
 		}
 		j, err := jobs.Job(c.View, o.Job)
 		if err != nil {
@@ -73,10 +73,10 @@ func (c *objectChecks) objects() error {
 		}
 		condemned := j != nil && j.Live() && j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && moraine.ObjectID(j.Target) == o.Id
 		if o.Refs == 0 && !condemned {
-			c.problem("nothing refers to object %s and no job deletes it", o.Id)
+			c.problem("nothing refers to object %s, but no job deletes it", o.Id)
 		}
 		if o.Refs > 0 && o.Job != 0 {
-			c.problem("object %s is in use, and job %s is to delete it", o.Id, o.Job)
+			c.problem("object %s is in use, but job %s would delete it", o.Id, o.Job)
 		}
 		return nil
 	})
@@ -94,7 +94,7 @@ func (c *objectChecks) removedIndexes() error {
 			return err
 		}
 		if index.Beside() != dir || *w == (record.Owner{At: index}) {
-			c.problem("the directory %s is recorded to have the removed index %s, which is nobody's or elsewhere", dir, index)
+			c.problem("key prefix %s has the removed index %s, which belongs to no object or is elsewhere", dir, index)
 		}
 		return nil
 	})
@@ -109,7 +109,7 @@ func (c *objectChecks) badObjects() error {
 		if o, err := layout.Object(c.View, moraine.ObjectID(record.LastU64(key))); err != nil {
 			return err
 		} else if o == nil || o.Refs == 0 {
-			c.problem("object %x is recorded as bad, and nothing refers to it", record.LastU64(key))
+			c.problem("object %x has a record as bad, but nothing refers to the object", record.LastU64(key))
 		}
 		return nil
 	})
@@ -125,9 +125,9 @@ func (c *objectChecks) newestObjects() error {
 		case err != nil:
 			return err
 		case o == nil || o.Inode != i.Id || o.Generation != i.ObjectGen:
-			c.problem("inode %s has object %s of generation %d, which does not exist or is another's", i.Id, i.Object, i.ObjectGen)
+			c.problem("inode %s has object %s of generation %d, which is missing or belongs to another inode", i.Id, i.Object, i.ObjectGen)
 		case i.Clean() && (o.Size != uint64(i.Size) || i.Level != moraine.Object):
-			c.problem("inode %s is clean with %d bytes at level %s, its object has %d", i.Id, i.Size, i.Level, o.Size)
+			c.problem("inode %s is clean with %d bytes at level %s, but its object has %d bytes", i.Id, i.Size, i.Level, o.Size)
 		}
 	}
 	return nil
@@ -141,13 +141,13 @@ func (c *objectChecks) objectKeys() error {
 			return err
 		}
 		if w.Object == 0 && w.Job == 0 && w.Until == 0 {
-			c.problem("%s is nobody's and has a record", w.At)
+			c.problem("key %s has a record, but neither an object nor a job", w.At)
 		}
 		if w.Object != 0 {
 			if o, err := layout.Object(c.View, w.Object); err != nil {
 				return err
 			} else if o == nil || o.At != w.At {
-				c.problem("%s is object %s's, which does not exist or is elsewhere", w.At, w.Object)
+				c.problem("key %s belongs to object %s, which is missing or at another key", w.At, w.Object)
 			}
 		}
 		if w.Until != 0 {
@@ -167,7 +167,7 @@ func (c *objectChecks) objectKeys() error {
 			}
 		}
 		if !claimed {
-			c.problem("%s is job %s's, which has not announced to change it", w.At, w.Job)
+			c.problem("key %s names job %s, which has not announced a change of it", w.At, w.Job)
 		}
 		return nil
 	})
@@ -177,13 +177,13 @@ func (c *objectChecks) objectKeys() error {
 	c.unsettled = uint64(len(unsettled))
 	err = c.each(record.TabUnsettled, func(key, _ []byte) error {
 		if !unsettled[string(key)] {
-			c.problem("%s stands with the unsettled keys, and is not", layout.PlaceOfKey(key[11:]))
+			c.problem("key %s is in the index of unsettled keys, but is settled", layout.PlaceOfKey(key[11:]))
 		}
 		delete(unsettled, string(key))
 		return nil
 	})
 	if len(unsettled) > 0 {
-		c.problem("%d unsettled keys do not stand with those", len(unsettled))
+		c.problem("%d unsettled keys are missing from their index", len(unsettled))
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (c *objectChecks) objectIntents() error {
 			return err
 		}
 		if j == nil || !j.Live() || in.Epoch > j.Epoch {
-			c.problem("the intent for %s is of job %s, which is over, or of a lease to come", in.At, in.Job)
+			c.problem("the intent for key %s names job %s, which has ended, or a lease that does not exist yet", in.At, in.Job)
 		}
 		for _, p := range in.Places() {
 			w, err := layout.Owner(c.View, p)
@@ -208,7 +208,7 @@ func (c *objectChecks) objectIntents() error {
 				return err
 			}
 			if w.Job != in.Job {
-				c.problem("job %s has announced to change %s, which is job %s's", in.Job, p, w.Job)
+				c.problem("job %s has announced a change of key %s, which names job %s", in.Job, p, w.Job)
 			}
 		}
 		if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
@@ -226,7 +226,7 @@ func (c *objectChecks) objectSums() error {
 			return err
 		}
 		if (o == nil) != c.uploading[id] {
-			c.problem("sums are kept for object %s: recorded %t, being uploaded %t", id, o != nil, c.uploading[id])
+			c.problem("object %s has checksums; it has a record: %t, an upload in progress: %t", id, o != nil, c.uploading[id])
 		}
 		_, err = record.DecodeSums(value)
 		return err
@@ -270,15 +270,15 @@ func (c *objectChecks) liveMoves() error {
 	}
 	for _, at := range []record.Counter{record.CFlushes, record.CStages, record.CEvictions, record.CDeletions, record.CMoves, record.CStuckMoves} {
 		if have[at] != n[at] {
-			c.problem("counter %d of live moves is %d and should be %d", at, have[at], n[at])
+			c.problem("counter %d of live moves is %d, but must be %d", at, have[at], n[at])
 		}
 	}
 	if int(n[record.CMoves]) != len(want) {
-		c.problem("%d moves are live, of %d files and kinds", n[record.CMoves], len(want))
+		c.problem("the state counts %d live moves, but has %d pairs of file and kind", n[record.CMoves], len(want))
 	}
 	err = c.each(record.TabMove, func(key, _ []byte) error {
 		if !want[string(key)] {
-			c.problem("the index of moves has %x, which no live job stands for", key)
+			c.problem("the index of moves has key %x, which belongs to no live job", key)
 		}
 		delete(want, string(key))
 		return nil
@@ -287,7 +287,7 @@ func (c *objectChecks) liveMoves() error {
 		return err
 	}
 	if len(want) > 0 {
-		c.problem("%d live moves do not stand in the index", len(want))
+		c.problem("%d live moves are missing from the index", len(want))
 	}
 	return c.each(record.TabTreeDir, func(key, value []byte) error {
 		j, err := jobs.Job(c.View, moraine.JobID(tier.BeU64(key[3:])))
@@ -295,7 +295,7 @@ func (c *objectChecks) liveMoves() error {
 			return err
 		}
 		if j == nil || !j.Live() || j.Kind != wire.JobKind_JOB_KIND_MOVE_TREE {
-			c.problem("a directory is yet to be listed for job %x, which is over", tier.BeU64(key[3:]))
+			c.problem("job %x has ended, but has a directory to list", tier.BeU64(key[3:]))
 		}
 		_, err = record.DecodeTreeDir(value)
 		return err
@@ -306,7 +306,7 @@ func (c *objectChecks) policies() error {
 	err := c.each(record.TabPolicy, func(key, _ []byte) error {
 		c.withPolicy++
 		if i := c.inodes[moraine.InodeID(record.LastU64(key))]; i == nil || !i.Policy {
-			c.problem("inode %x has a policy and does not know, or does not exist", record.LastU64(key))
+			c.problem("inode %x has a policy, but is missing or not marked so", record.LastU64(key))
 		}
 		return nil
 	})
@@ -317,7 +317,7 @@ func (c *objectChecks) policies() error {
 		if _, ok, err := c.R.Get(c.K.Policy(i.Id)); err != nil {
 			return err
 		} else if !ok {
-			c.problem("inode %s should have a policy", i.Id)
+			c.problem("inode %s is marked as having a policy, but has none", i.Id)
 		}
 	}
 	return err
@@ -337,7 +337,7 @@ func (c *objectChecks) objectCounts() error {
 		{"bad objects", n[record.CBadObjects], c.bad},
 	} {
 		if row.have != row.has {
-			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)
+			c.problem("the counter of %s is %d, but the state has %d", row.what, row.have, row.has)
 		}
 	}
 	return err

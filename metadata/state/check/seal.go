@@ -20,13 +20,13 @@ func (c *stepChecks) seals() error {
 		case s.State == record.StepOpen || s.State == record.StepSealed:
 			saving[s.Dir] = true
 			if dir != nil && (!dir.Sealed || dir.Step != (record.StepID{})) {
-				c.problem("step %s is %s; its directory is sealed %t, as the step %s", s.Id, s.State, dir.Sealed, dir.Step)
+				c.problem("step %s is %s, but its directory has sealed %t and step %s", s.Id, s.State, dir.Sealed, dir.Step)
 			}
 		case s.State == record.StepCommitted && dir != nil && (!dir.Sealed || dir.Step != s.Id):
-			c.problem("step %s is committed; its directory is sealed %t, as the step %s", s.Id, dir.Sealed, dir.Step)
+			c.problem("step %s is committed, but its directory has sealed %t and step %s", s.Id, dir.Sealed, dir.Step)
 		}
 		if index := c.inodes[s.Index]; s.Index != 0 && dir != nil && (index == nil || index.Parent != s.Dir) {
-			c.problem("step %s has the index %s, which is not in its directory", s.Id, s.Index)
+			c.problem("step %s has index %s, which is not in its directory", s.Id, s.Index)
 		}
 		return nil
 	})
@@ -40,10 +40,10 @@ func (c *stepChecks) seals() error {
 			}
 		}
 		if dir := c.inodes[i.Parent]; dir != nil && dir.Sealed && !i.Sealed {
-			c.problem("inode %s is in the sealed directory %s and is not sealed", i.Id, dir.Id)
+			c.problem("inode %s is in sealed directory %s, but is not sealed", i.Id, dir.Id)
 		}
 		if i.Typ == record.TypeFile && i.Sealed && i.ManyLinks {
-			c.problem("inode %s is sealed and has, or had, several names", i.Id)
+			c.problem("inode %s is sealed, but has or had several names", i.Id)
 		}
 	}
 	return nil
@@ -52,13 +52,13 @@ func (c *stepChecks) seals() error {
 func (c *stepChecks) sealedDir(i *record.Inode, saving bool) error {
 	if i.Step == (record.StepID{}) {
 		if !saving {
-			c.problem("directory %s is sealed and no step is saved in it", i.Id)
+			c.problem("directory %s is sealed, but belongs to no unfinished step", i.Id)
 		}
 		return nil
 	}
 	s, err := tree.StepRecord(c.View, i.Step)
 	if err == nil && (s == nil || s.State != record.StepCommitted || s.Dir != i.Id) {
-		c.problem("directory %s is sealed as step %s, which is not committed in it", i.Id, i.Step)
+		c.problem("directory %s is sealed as step %s, which has another directory or is not committed", i.Id, i.Step)
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func (c *stepChecks) stepLeases() error {
 		}
 		_, ok, err := c.R.Get(c.K.SessionLease(reader, id))
 		if !ok || times == 0 || !c.known(reader) {
-			c.problem("session %s leases step %s %d times; the session knows: %t, and there is one: %t", reader, id, times, ok, c.known(reader))
+			c.problem("session %s has step %s leased %d times; row of the session: %t, session exists: %t", reader, id, times, ok, c.known(reader))
 		}
 		return err
 	})
@@ -84,7 +84,7 @@ func (c *stepChecks) stepLeases() error {
 		id, reader := ckpt.StepOfKey(key), ckpt.SessionOfLease(key)
 		_, ok, err := c.R.Get(c.K.StepLease(id, reader))
 		if !ok {
-			c.problem("session %s has a lease on step %s, which does not know", reader, id)
+			c.problem("session %s has a lease on step %s, which has no such reader", reader, id)
 		}
 		return err
 	})

@@ -23,7 +23,7 @@ func (c *sessionChecks) allSessions() error {
 	return c.each(record.TabEndedSession, func(key, _ []byte) error {
 		id := moraine.SessionID(record.LastU64(key))
 		if c.sessions[id] {
-			c.problem("session %s is live and ended", id)
+			c.problem("session %s is both live and ended", id)
 		}
 		c.sessions[id] = false
 		return nil
@@ -43,7 +43,7 @@ func (c *sessionChecks) answers() error {
 	err := c.each(record.TabAnswer, func(key, _ []byte) error {
 		s := moraine.SessionID(record.LastU64(key[:11]))
 		if apart[s]++; !c.known(s) {
-			c.problem("an answer is kept for session %s, which is gone", s)
+			c.problem("the state has an answer for session %s, which has ended", s)
 		}
 		return nil
 	})
@@ -56,10 +56,10 @@ func (c *sessionChecks) answers() error {
 			return err
 		}
 		if s.Apart != apart[s.Id] {
-			c.problem("session %s has %d answers apart, its record says %d", s.Id, apart[s.Id], s.Apart)
+			c.problem("session %s has %d separate answers, but its record counts %d", s.Id, apart[s.Id], s.Apart)
 		}
 		if s.Number != 0 && s.Number < s.AckedBelow {
-			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.Id, s.Number, s.AckedBelow)
+			c.problem("session %s has the answer to request %d, but acknowledged all below %d", s.Id, s.Number, s.AckedBelow)
 		}
 		return nil
 	})

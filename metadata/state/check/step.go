@@ -29,12 +29,12 @@ func (c *stepChecks) allSteps() error {
 			}
 		}
 		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
-			c.problem("step %s has no directory without a name", s.Id)
+			c.problem("step %s needs a directory without a name, and has none", s.Id)
 		}
 		if s.Lost() {
 			lost++
 			if s.State != record.StepCommitted {
-				c.problem("step %s is %s and has lost bytes", s.Id, s.State)
+				c.problem("step %s is %s, but has lost bytes", s.Id, s.State)
 			}
 		}
 		_, open, err := c.R.Get(c.K.OpenStep(s.Id))
@@ -46,7 +46,7 @@ func (c *stepChecks) allSteps() error {
 			return err
 		}
 		if open != (s.State == record.StepOpen) || committed != (s.State == record.StepCommitted) {
-			c.problem("step %s is %s; open %t, committed %t by the indexes", s.Id, s.State, open, committed)
+			c.problem("step %s is %s, but the indexes have open %t and committed %t", s.Id, s.State, open, committed)
 		}
 		return nil
 	})
@@ -58,11 +58,11 @@ func (c *stepChecks) allSteps() error {
 		return err
 	}
 	if have[record.CLostSteps] != lost {
-		c.problem("%d steps are counted as lost, %d are", have[record.CLostSteps], lost)
+		c.problem("the state counts %d lost steps, but has %d", have[record.CLostSteps], lost)
 	}
 	clones, err := c.treeClones()
 	if unnamed+clones != c.detached {
-		c.problem("%d directories have no name, %d steps are being saved and %d trees cloned", c.detached, unnamed, clones)
+		c.problem("%d directories have no name, but %d steps and %d tree clones are unfinished", c.detached, unnamed, clones)
 	}
 	return err
 }
@@ -84,7 +84,7 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 				return err
 			}
 			if !ok || !c.known(p.Session) {
-				c.problem("step %s waits for rank %d, whose session %s is gone or does not know", s.Id, rank, p.Session)
+				c.problem("step %s waits for rank %d, whose session %s has ended or has no row for it", s.Id, rank, p.Session)
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 		return err
 	}
 	if sealed != s.Sealed || len(missing) != min(int(s.World-sealed), ckpt.MaxMissing) || (s.State == record.StepSealed) != (sealed == s.World) {
-		c.problem("step %s (%s) counts %d sealed ranks of %d, has %d, and misses %d", s.Id, s.State, s.Sealed, s.World, sealed, len(missing))
+		c.problem("step %s (%s) counts %d sealed ranks of %d, but has %d and lacks %d", s.Id, s.State, s.Sealed, s.World, sealed, len(missing))
 	}
 	if s.State != record.StepSealed {
 		return nil
@@ -103,7 +103,7 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 		return err
 	}
 	if j == nil || !j.Live() || j.Step != s.Id {
-		c.problem("step %s is sealed and job %s does not check it", s.Id, s.Job)
+		c.problem("step %s is sealed, but job %s does not check it", s.Id, s.Job)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (c *stepChecks) stepIndexes() error {
 	}
 	return c.each(record.TabSessionStep, func(key, _ []byte) error {
 		if id := moraine.SessionID(binary.BigEndian.Uint64(key[3:])); !c.known(id) {
-			c.problem("session %s is gone and steps wait for it", id)
+			c.problem("session %s has ended, but steps wait for it", id)
 		}
 		return nil
 	})
@@ -150,7 +150,7 @@ func (c *stepChecks) attempts() error {
 			return err
 		}
 		if r.Committed != committed[r.Id] {
-			c.problem("run %s counts %d committed steps and has %d", moraine.InodeID(r.Id), r.Committed, committed[r.Id])
+			c.problem("run %s counts %d committed steps, but has %d", moraine.InodeID(r.Id), r.Committed, committed[r.Id])
 		}
 		for n := uint32(1); n <= r.Attempt; n++ {
 			a, err := ckpt.Attempt(c.View, r.Id, n)
@@ -162,7 +162,7 @@ func (c *stepChecks) attempts() error {
 				return err
 			}
 			if known != n || a.Parent.Attempt >= n {
-				c.problem("attempt %d of run %s: launch %q is attempt %d, the parent %s", n, moraine.InodeID(r.Id), a.Launch, known, a.Parent)
+				c.problem("attempt %d of run %s contradicts its rows: launch %q is attempt %d, the parent is %s", n, moraine.InodeID(r.Id), a.Launch, known, a.Parent)
 			}
 		}
 		return nil
@@ -175,7 +175,7 @@ func (c *stepChecks) attempts() error {
 		r, n := moraine.RunID(binary.BigEndian.Uint64(key[11:])), binary.BigEndian.Uint32(key[19:])
 		_, ok, err := c.R.Get(c.K.AttemptSession(r, n, id))
 		if err == nil && (!ok || !c.known(id)) {
-			c.problem("session %s joined attempt %d of run %s, which does not know, or the session is gone", id, n, moraine.InodeID(r))
+			c.problem("session %s joined attempt %d of run %s, which has no row for it, or the session has ended", id, n, moraine.InodeID(r))
 		}
 		return err
 	})

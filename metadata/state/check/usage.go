@@ -47,7 +47,7 @@ func (c *nameChecks) usages() error {
 			return nil
 		}
 		if have != want[k] {
-			c.problem("column %d counts %d bytes, %d inodes and %d checkpoints below %s, there are %d, %d and %d",
+			c.problem("column %d counts %d bytes, %d inodes and %d steps below %s, but the tree has %d, %d and %d",
 				k.Column, have.Bytes, have.Inodes, have.Steps, k.Dir, want[k].Bytes, want[k].Inodes, want[k].Steps)
 		}
 		delete(want, k)
@@ -56,7 +56,7 @@ func (c *nameChecks) usages() error {
 	for _, i := range c.sorted() {
 		for _, column := range []uint8{s.Live, s.Building} {
 			if u := want[kvtx.UsageKey{Column: column, Dir: i.Id}]; !u.Zero() {
-				c.problem("column %d counts nothing below %s, there are %d bytes and %d inodes", column, i.Id, u.Bytes, u.Inodes)
+				c.problem("column %d counts nothing below %s, but the tree has %d bytes and %d inodes", column, i.Id, u.Bytes, u.Inodes)
 			}
 		}
 	}
@@ -74,17 +74,17 @@ func (c *nameChecks) quotas() error {
 	err = c.each(record.TabQuota, func(key, value []byte) error {
 		n++
 		if i := c.inodes[moraine.InodeID(record.LastU64(key))]; i == nil || i.Typ != record.TypeDirectory {
-			c.problem("%x is the quota of no directory", key)
+			c.problem("key %x has a quota, but belongs to no directory", key)
 		}
 		var q record.Quota
 		return q.Decode(value)
 	})
 	if n != s.Quotas {
-		c.problem("the state counts %d quotas and has %d", s.Quotas, n)
+		c.problem("the state counts %d quotas, but has %d", s.Quotas, n)
 	}
 	if live := s.Phase != record.RecountNone; live {
 		if j, err := jobs.Job(c.View, s.Job); err != nil || j == nil || !j.Live() {
-			c.problem("the recount of job %s is under way, and the job is not", s.Job)
+			c.problem("the state has a recount by job %s, which is not live", s.Job)
 		}
 	}
 	return err
