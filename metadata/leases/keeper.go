@@ -61,7 +61,7 @@ func (k *Keeper) Poll(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 		return nil, err
 	}
 	if !may {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the session was not opened to hold leases")}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the session was opened without cache leases")}
 	}
 	if req.Begin {
 		if err := k.table.begin(c.Req.Session, confined, began, req); err != nil {
@@ -113,7 +113,7 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 		if req.Epoch == old.epoch {
 			return nil
 		}
-		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("standing %d of the session has ended: the current one is %d", req.Epoch, old.epoch)}
+		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("epoch %d of the session's cache leases has ended: the current one is %d", req.Epoch, old.epoch)}
 	}
 	t.drop(t.sessions[id]) // the session no longer trusts anything of the old one
 	h := &holder{id: id, epoch: req.Epoch, confined: confined, renewed: began}
