@@ -57,7 +57,7 @@ func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) err
 		return nil
 	case <-c.After(until.Sub(began)):
 		k.waits.Reports.Exceeded(k.waits.Name, c.Since(began))
-		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the leader checks another announcement now: try again in a moment, or give --force")}
+		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the leader checks another announcement of maintenance: try again in a moment, or give --force")}
 	case <-ctx.Done():
 		return k.waits.GaveUp(ctx, c.Since(began))
 	}
@@ -135,13 +135,13 @@ func (k *absences) mayBeAway(ctx context.Context, host string, others []string) 
 // othersWorking returns the devices whose hosts are up.
 func (k *absences) othersWorking(host string, others []string) (map[uint32]bool, error) {
 	if k.topology.View().Hosts[host] == nil {
-		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
+		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no host of this name has registered")}
 	}
 	works, unheard := k.topology.working(k.Clock.Now())
 	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
 	if len(unheard) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("this metadata server began to lead a moment ago, and %s may be down: it has received no heartbeat yet. Try again in a moment, or give --force", strings.Join(unheard, ", "))}
+			Err: fmt.Errorf("the leader is new, and %s may be down: it has received no heartbeat yet. Try again in a moment, or give --force", strings.Join(unheard, ", "))}
 	}
 	return works, nil
 }

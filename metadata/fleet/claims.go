@@ -41,12 +41,12 @@ func (f *Fleet) checkReportedIncarnation(host string, heard moraine.MarkedIncarn
 	f.Metrics.Outlived.Inc()
 	if !heard.Outlives(own) {
 		return &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the host follows incarnation %v of the metadata, and this server has %v: the number was assigned twice; stop the servers of the unwanted one", heard, own)}
+			Err: fmt.Errorf("the host follows incarnation %v, but this server has %v under the same number: stop the servers of the unwanted one", heard, own)}
 	}
 	claimed := f.claims.note(host, true)
 	f.Log.Error("a chunkserver follows a later incarnation than this server's", "host", host, "heard", heard.String(), "own", own.String(), "hosts that reported it", claimed)
 	if 2*claimed > len(f.Topology.View().Wire.Hosts) {
 		f.leader.OutlivedBy(heard, fmt.Sprintf("the chunkserver %s, with %d others,", host, claimed-1))
 	}
-	return &moraine.Error{Ref: host, Kind: moraine.Unavailable, Err: errors.New("this metadata server has an abandoned incarnation")}
+	return &moraine.Error{Ref: host, Kind: moraine.Unavailable, Err: errors.New("this metadata server has an abandoned incarnation: ask the leader of the current one")}
 }

@@ -327,7 +327,7 @@ func (o *ObjectChecks) answered(host string, checks []*wire.ObjectCheck, now tim
 func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	checks := c.Req.GetReportObjects().GetChecks()
 	if len(checks) > record.MaxReportedObjects {
-		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), record.MaxReportedObjects)}
+		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("the report has %d objects, %d at most", len(checks), record.MaxReportedObjects)}
 	}
 	if c.Caller.Role != string(transport.RoleAdmin) {
 		h := o.topology.View().Hosts[c.Caller.Node]

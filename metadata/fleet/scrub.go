@@ -38,9 +38,9 @@ func (f *Fleet) StartScrub(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 		case !ok:
 			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.NotFound}
 		case d.State == DeviceRetired:
-			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("it is retired: no server reads it any more")}
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("the device is retired, so that no server reads it")}
 		case asked.Host != "" && d.Host != asked.Host:
-			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("it belongs to host %s, not to %s", d.Host, asked.Host)}
+			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("the device belongs to host %s, not to host %s", d.Host, asked.Host)}
 		}
 	}
 	f.scrubs.mu.Lock()

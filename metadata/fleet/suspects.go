@@ -80,7 +80,7 @@ func (f *Fleet) Unverified(c *lead.Call) bool {
 // the place that the report names, and those beyond the rate of the client's certificate.
 func (f *Fleet) Suspect(c *lead.Call, chunks []*wire.BadChunk) error {
 	if len(chunks) > maxReported {
-		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d bad chunks in one report, %d at most", len(chunks), maxReported)}
+		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("the report has %d bad chunks, %d at most", len(chunks), maxReported)}
 	}
 	var all []suspect
 	err := f.Store.View(func(r kvtx.Reader, _ uint64) error {
