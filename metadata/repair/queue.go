@@ -241,7 +241,7 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 			return nil
 		}
 	}
-	return &moraine.Error{Ref: chunk.String(), Kind: moraine.Unavailable, Err: fmt.Errorf("there is no better place for the chunk now")}
+	return &moraine.Error{Ref: chunk.String(), Kind: moraine.Unavailable, Err: fmt.Errorf("no other device can take the chunk now")}
 }
 
 // repairsWait reports whether repairs wait for device reports, because most chunks that a restored

@@ -152,7 +152,7 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 		return nil, err
 	}
 	if own := uint64(k.Cluster.Incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
-		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report began under incarnation %d of the metadata, which is now %d: begin it again", slice.Incarnation, own)}
+		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report began under incarnation %d of the metadata, but the current one is %d: start the report again", slice.Incarnation, own)}
 	}
 	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 	if applied >= slice.PassStarted {
 		return nil
 	}
-	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report is of log entry %d, but this server is at %d", slice.PassStarted, applied)}
+	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report needs log entry %d, but this server is at entry %d: try again in a moment", slice.PassStarted, applied)}
 }
 
 // judgeReported judges the reported chunks. It ends early when ctx has ended.
