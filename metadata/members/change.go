@@ -54,7 +54,7 @@ func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 		return &moraine.Error{Op: "add metadata server", Ref: asked.Id, Kind: kind, Err: fmt.Errorf(format, args...)}
 	}
 	if asked.Id == "" || len(asked.Id) > 255 || !isAddress(asked.Address) {
-		return false, bad(moraine.InvalidArgument, "want an id, and an address as HOST:PORT or unix:PATH")
+		return false, bad(moraine.InvalidArgument, "the request needs an id, and an address as HOST:PORT or unix:PATH")
 	}
 	members := g.Store.Members()
 	for _, m := range members {
@@ -63,11 +63,11 @@ func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 		case m.ID == asked.Id && same:
 			return true, nil
 		case m.ID == asked.Id && !m.Voter:
-			return false, bad(moraine.Exists, "it is a member at %s, without a vote yet: where that address is wrong, `moraine metadata remove %s` first, and add it with the right one", strings.Join(m.Addresses, ", "), m.ID)
+			return false, bad(moraine.Exists, "the server is a member at %s without a vote: to correct the address, `moraine metadata remove %s`, and add it again", strings.Join(m.Addresses, ", "), m.ID)
 		case m.ID == asked.Id:
-			return false, bad(moraine.Exists, "it is a member at %s already; to give it another address, name that in --peers of all servers and restart one after the other", strings.Join(m.Addresses, ", "))
+			return false, bad(moraine.Exists, "the server is a member at %s: to change its address, edit --peers of all servers and restart one after the other", strings.Join(m.Addresses, ", "))
 		case same:
-			return false, bad(moraine.Exists, "%s is at %s", m.ID, asked.Address)
+			return false, bad(moraine.Exists, "server %s already has address %s", m.ID, asked.Address)
 		}
 	}
 	_, known, info, err := g.seatOf(asked.Id)
@@ -75,12 +75,12 @@ func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	case err != nil:
 		return false, err
 	case known:
-		return false, bad(moraine.Exists, "a server of this id was a member before, and an id is good for one directory only: give the new server an id that was never used")
+		return false, bad(moraine.Exists, "a former member had this id, which belongs to its --data directory for ever: choose an id that was never used")
 	case len(members) >= maxVoters:
-		return false, bad(moraine.TooLarge, "there are %d servers, and %d are the most: remove one first", len(members), maxVoters)
+		return false, bad(moraine.TooLarge, "the cluster has %d servers, %d at most: remove one first", len(members), maxVoters)
 	}
 	if h, heard := g.news.of(asked.Id, g.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
-		return false, bad(moraine.NewerFormat, "its build speaks feature level %d, the cluster is at %d: give it a newer build", h.status.GetLevel(), info.FeatureLevel)
+		return false, bad(moraine.NewerFormat, "the build of the server supports feature level %d, but the cluster has level %d: start a newer build", h.status.GetLevel(), info.FeatureLevel)
 	}
 	return false, nil
 }
@@ -172,9 +172,9 @@ func restGoesOn(members []lead.Member, id, self string) error {
 	}
 	switch {
 	case rest == 0:
-		return bad("it is the last one that votes: add another first")
+		return bad("the server is the last one with a vote: add another one first")
 	case up <= rest/2:
-		return bad("of the %d servers that would be left only %d answer, and they could decide nothing: start %s first, or add another", rest, up, strings.Join(down, ", "))
+		return bad("only %[2]d of the %[1]d remaining servers answer, which is no majority: start %[3]s, or add another server first", rest, up, strings.Join(down, ", "))
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func (g *Group) FinishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	}
 	if asked := c.Req.GetFinishUpgrade().GetLevel(); asked != 0 {
 		if asked > level {
-			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("not every metadata server speaks level %d: %s", asked, g.levels(asked))}
+			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("some metadata servers do not support level %d: %s", asked, g.levels(asked))}
 		}
 		level = asked
 	}
@@ -58,7 +58,7 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 		level = min(level, h.status.GetLevel())
 	}
 	if len(silent) > 0 {
-		err = &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("%s did not say which level its build speaks: start it, or remove it, and ask again", strings.Join(silent, ", "))}
+		err = &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("the level of %s is unknown: start or remove each of these servers, and repeat the request", strings.Join(silent, ", "))}
 	}
 	return info, level, err
 }
