@@ -117,7 +117,7 @@ func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 		case slices.Contains(moverJobs, k), slices.Contains(tierJobs, k) && bucket != "":
 			out = append(out, k)
 		case !slices.Contains(tierJobs, k):
-			return nil, &moraine.Error{Ref: k.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("jobs of this kind are not leased")}
+			return nil, &moraine.Error{Ref: k.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("movers do not lease jobs of this kind")}
 		}
 	}
 	return out, nil

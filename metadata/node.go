@@ -33,7 +33,7 @@ func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 	})
 	if err == nil && !may {
 		err = &moraine.Error{Ref: moraine.InodeID(asked.Inode).String(), Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("job %s of node %q is not leased, or not about the file", moraine.JobID(asked.Job), c.Caller.Node)}
+			Err: fmt.Errorf("node %[2]q has no lease of job %[1]s, or the job is not for this file", moraine.JobID(asked.Job), c.Caller.Node)}
 	}
 	return err
 }

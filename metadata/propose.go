@@ -122,7 +122,7 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	*buf = b
 	if len(b) > maxCommand {
 		return nil, &moraine.Error{Op: "metadata.propose", Kind: moraine.TooLarge,
-			Err: fmt.Errorf("the command has %d bytes; it may have %d", len(b), maxCommand)}
+			Err: fmt.Errorf("the command has %d bytes, %d at most", len(b), maxCommand)}
 	}
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }

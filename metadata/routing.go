@@ -42,7 +42,7 @@ func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	if o.Routing == wire.Operation_ANY_EPOCH || known == present || known == 0 && req.Session == 0 {
 		return nil
 	}
-	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session", present, known)}
+	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, but the request has %d: renew the session", present, known)}
 }
 
 // routing is a leadership's knowledge of the routing.

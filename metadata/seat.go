@@ -171,7 +171,7 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	said := transport.MarkedIncarnation(reply.Incarnation, reply.Mark)
 	s.outlivedBy(said, "the metadata server "+reply.Id)
 	if said.Number != 0 && own.Outlives(said) { // that server is outlived: ignore its answer and its refusal
-		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it has incarnation %v, this server has %v", said, own)}
+		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("the other server has incarnation %v, but this server has %v", said, own)}
 	}
 	s.takeSecret(beat.WantSecret, reply)
 	return reply, nil

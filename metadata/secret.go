@@ -82,7 +82,7 @@ func (s *secret) open(cluster moraine.UUID, key *wire.SigningKey) (ed25519.Priva
 	}
 	sealed, isOurs := bytes.CutPrefix(key.Sealed, s.id())
 	if !isOurs || len(sealed) < aead.NonceSize() {
-		return nil, errors.New("it is sealed under another secret")
+		return nil, errors.New("the key is sealed with another cluster secret")
 	}
 	seed, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], sealedFor(cluster, key))
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *secret) open(cluster moraine.UUID, key *wire.SigningKey) (ed25519.Priva
 	}
 	private := ed25519.NewKeyFromSeed(seed)
 	if !bytes.Equal(private.Public().(ed25519.PublicKey), key.PublicKey) {
-		return nil, errors.New("the sealed key is not the private half of the public one")
+		return nil, errors.New("the sealed private key does not match the public key")
 	}
 	return private, nil
 }

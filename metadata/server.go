@@ -188,7 +188,7 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 	op := s.ops.of(req)
 	if op == nil {
 		return nil, &moraine.Error{Op: "metadata", Kind: moraine.Unimplemented,
-			Err: fmt.Errorf("this build does not know the request")}
+			Err: fmt.Errorf("this build does not know the request: upgrade the server")}
 	}
 	resp, err := s.serve(ctx, op, req)
 	if err == nil && resp.GetError() != nil {
@@ -207,7 +207,7 @@ func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 
 func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if moraine.Partition(req.Partition) != partition {
-		return nil, &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("partition %d is not served here", req.Partition)}
+		return nil, &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("this server does not serve partition %d", req.Partition)}
 	}
 	if err := s.refuseRevoked(transport.PeerFrom(ctx)); err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (s *Server) notLeader() error {
 	e := &moraine.Error{Kind: moraine.NotLeader}
 	switch {
 	case here:
-		e.Kind, e.Err = moraine.Unavailable, fmt.Errorf("this server is about to lead; ask again")
+		e.Kind, e.Err = moraine.Unavailable, fmt.Errorf("this server is about to lead: try again in a moment")
 	case id == "":
 		e.Err = fmt.Errorf("no leader is known")
 	default:

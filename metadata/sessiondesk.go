@@ -98,7 +98,7 @@ func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.Meta
 		}
 		return d.sessionReply(id, true, 0)
 	}
-	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
+	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use: try again", maxDraws)}
 }
 
 // maxDraws bounds the numbers that one OpenSession draws. With a million sessions, one draw meets
@@ -156,7 +156,7 @@ func (d *sessionDesk) session(r kvtx.Reader, s *record.Session, renewed time.Tim
 // renewSession renews a session for a term, after a round that proves that this server still leads.
 func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if c.Req.Session == 0 {
-		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request names no session")}
 	}
 	began := d.Clock.Now()
 	if err := d.Store.ReadBarrier(ctx); err != nil {
