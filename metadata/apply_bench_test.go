@@ -169,7 +169,7 @@ func newApplier(b testing.TB) *applier {
 
 // found creates the cluster: devices, sessions, and a directory for each.
 func (a *applier) found() {
-	a.command(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: clusterUUID[:], Incarnation: 1, Names: true}}})
+	a.command(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: clusterUUID[:], Incarnation: 1}}})
 	a.command(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
 	for i := range 3 {
 		node := fmt.Sprint("n", i+1)

@@ -165,7 +165,7 @@ func (l *leader) identify(ctx context.Context) error {
 	err := l.readCluster()
 	if errors.Is(err, moraine.Unavailable) {
 		if _, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_Init{
-			Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1, Names: true}}}); err != nil {
+			Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1}}}); err != nil {
 			return err
 		}
 		err = l.readCluster()

@@ -77,7 +77,7 @@ func (f *filler) one(l *raftstore.Loader, fn func(apply applyFunc) error) error 
 func (f *filler) found(l *raftstore.Loader) error {
 	return f.one(l, func(apply applyFunc) error {
 		for _, c := range []*statepb.Command{
-			{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: f.cluster[:], Incarnation: 1, Names: true}}},
+			{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: f.cluster[:], Incarnation: 1}}},
 			{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}},
 		} {
 			if _, err := apply(c); err != nil {

@@ -36,9 +36,6 @@ func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 		return kvtx.Done(), nil
 	}
 	t.Put(t.K.Meta(record.MetaCluster), c.Encode())
-	if op.GetNames() {
-		t.Count[record.CNames] = 1
-	}
 	usage.StartCounting(t)
 	_, err = names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Nlink: 2})
 	return kvtx.Done(), err

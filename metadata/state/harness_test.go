@@ -47,7 +47,7 @@ func (b *bench) store() kvtx.KV {
 
 func newBench(t testing.TB) *bench {
 	b := &bench{t: t, m: state.New(0), kv: statetest.NewKV(), wall: 1_000_000_000, node: "c1"}
-	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}})
+	b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1}}})
 	return b
 }
 

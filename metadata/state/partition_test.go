@@ -80,7 +80,7 @@ func partitions(t *testing.T, hosts int) []*bench {
 	for p := range moraine.Partition(2) {
 		b := &bench{t: t, m: state.New(p), kv: kv, wall: 1_000_000_000, node: "c1", partition: uint32(p),
 			fence: &statetest.Fenced{KV: kv, Prefix: []byte{0, byte(p)}}}
-		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1, Names: true}}}).Response)
+		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1}}}).Response)
 		for h := range hosts {
 			b.registerHost(fmt.Sprintf("n%d", h+1), 1)
 		}

@@ -39,13 +39,8 @@ func (c *nameChecks) allInodes() error {
 func (c *nameChecks) dentries() error {
 	entries := make(map[moraine.InodeID]uint64)
 	dirs := make(map[moraine.InodeID]uint32)
-	n, err := c.Counters()
-	if err != nil {
-		return err
-	}
-	kept := n[record.CNames] != 0
 	heights := make(map[moraine.InodeID]uint32)
-	err = c.each(record.TabHeight, func(key, value []byte) (err error) {
+	err := c.each(record.TabHeight, func(key, value []byte) (err error) {
 		id := moraine.InodeID(record.LastU64(key))
 		if i := c.inodes[id]; i == nil || i.Typ != record.TypeDirectory {
 			c.problem("inode %s has a height, but is not a directory", id)
@@ -72,7 +67,7 @@ func (c *nameChecks) dentries() error {
 			c.problem("entry %q of directory %s names inode %s, which does not exist", name, parent, e.Inode)
 		case child.Typ != e.Typ || (!child.ManyLinks && child.Parent != parent):
 			c.problem("entry %q of directory %s names inode %s, which has type %d and parent %s", name, parent, e.Inode, child.Typ, child.Parent)
-		case !child.ManyLinks && child.Name != name && (kept || child.Name != ""):
+		case !child.ManyLinks && child.Name != name:
 			c.problem("entry %q of directory %s names inode %s, which has the name %q", name, parent, e.Inode, child.Name)
 		case child.ManyLinks:
 			c.rows[string(c.K.Name(e.Inode, parent, name))] = true
@@ -113,7 +108,7 @@ func (c *nameChecks) nameRows() error {
 		}
 		delete(c.rows, string(key))
 		i := c.inodes[id]
-		if i.Parent == parent && (i.Name == name || i.Name == "") {
+		if i.Parent == parent && i.Name == name {
 			home[id] = true
 		}
 		return nil

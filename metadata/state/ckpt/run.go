@@ -127,7 +127,7 @@ func makeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.
 		return dir, nil
 	}
 	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: parent.Uid, Gid: parent.Gid, Nlink: 2,
-		Tenant: parent.Tenant, Parent: parent.Id, Name: names.Hint(t, name)})
+		Tenant: parent.Tenant, Parent: parent.Id, Name: name})
 	if err != nil {
 		return nil, err
 	}

@@ -82,9 +82,7 @@ func nameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
 	if err != nil {
 		return err
 	}
-	if _, w.Loss.Name, err = tree.NameOf(v, i); err != nil {
-		return err
-	}
+	w.Loss.Name = i.Name
 	w.Reason = "bytes are lost, of " + w.Loss.Name + " at " + record.Utoa(w.Loss.Offset)
 	return nil
 }

@@ -42,11 +42,7 @@ func runSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	if sweepWaits(t, j, dir) {
 		return 0, nil
 	}
-	parent, name, err := tree.NameOf(&t.View, dir)
-	if err != nil {
-		return 0, err
-	}
-	if e, ok, err := tree.Lookup(&t.View, moraine.InodeID(j.Step.Run), j.Step.AttemptDir()); err != nil || !ok || e.Inode != parent || name != j.Step.Name() {
+	if e, ok, err := tree.Lookup(&t.View, moraine.InodeID(j.Step.Run), j.Step.AttemptDir()); err != nil || !ok || e.Inode != dir.Parent || dir.Name != j.Step.Name() {
 		j.Target, j.Cursor = 0, nil // somebody moved it away to keep it
 		return 0, err
 	}
@@ -78,10 +74,11 @@ func runSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	if dir.Entries > 0 {
 		return 0, nil
 	}
-	above, err := tree.Inode(t, parent)
+	above, err := tree.Inode(t, dir.Parent)
 	if err != nil {
 		return 0, kvtx.Damaged(err)
 	}
+	name := dir.Name
 	names.Unlink(t, above, name, dir)
 	return len(t.Order) - before, names.DropName(t, dir, name)
 }

@@ -244,10 +244,7 @@ func uncloned(t *kvtx.Tx, c *record.TreeClone) error {
 	if err != nil {
 		return kvtx.Damaged(err)
 	}
-	_, name, err := tree.NameOf(&t.View, i)
-	if err != nil {
-		return err
-	}
+	name := i.Name
 	names.Unlink(t, dir, name, i)
 	c.From, c.Into, c.Generation, c.UpTo = 0, 0, 0, 0
 	return names.DropName(t, i, name)

@@ -145,11 +145,8 @@ func nameConcat(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget, consume uint64)
 	if err := names.FlushOnCommit(t, i); err != nil || gone == nil {
 		return err
 	}
-	parent, name, err := tree.NameOf(&t.View, gone)
-	if err != nil {
-		return err
-	}
-	from, err := tree.Inode(t, parent)
+	name := gone.Name
+	from, err := tree.Inode(t, gone.Parent)
 	if err != nil {
 		return kvtx.Damaged(err)
 	}

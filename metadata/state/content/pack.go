@@ -46,9 +46,7 @@ func createPack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 			return nil, err
 		}
 		if files == 0 {
-			if _, name, err = tree.NameOf(&t.View, i); err != nil {
-				return nil, err
-			}
+			name = i.Name
 		}
 		files, spec.Cursor = files+1, record.Be64(spec.Cursor, id)
 	}

@@ -43,10 +43,7 @@ func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, name, err := tree.NameOf(&t.View, i)
-	if err != nil {
-		return nil, err
-	}
+	name := i.Name
 	if name == "" {
 		name = ref
 	}

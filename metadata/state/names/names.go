@@ -8,15 +8,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Hint returns the name that an inode's record keeps. Whether records keep names is fixed when the
-// state is initialized.
-func Hint(t *kvtx.Tx, name string) string {
-	if t.Count[record.CNames] == 0 {
-		return ""
-	}
-	return name
-}
-
 // LinkName gives a file or symbolic link one more name.
 func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	if err := CheckName("link", op.GetName()); err != nil {
@@ -65,15 +56,11 @@ func anotherName(t *kvtx.Tx, i *record.Inode) error {
 	if i.ManyLinks {
 		return nil
 	}
-	parent, name, err := tree.NameOf(&t.View, i)
-	if err != nil {
-		return err
-	}
-	if name == "" {
+	if i.Name == "" {
 		return kvtx.Corrupt("link", i.Id.String(), "the inode has a link count and no name")
 	}
 	i.ManyLinks = true
-	t.Put(t.K.Name(i.Id, parent, name), []byte{record.DentryVersion})
+	t.Put(t.K.Name(i.Id, i.Parent, i.Name), []byte{record.DentryVersion})
 	return nil
 }
 
@@ -87,8 +74,7 @@ func rehome(t *kvtx.Tx, i *record.Inode) error {
 	if len(keys) == 0 {
 		return kvtx.Corrupt("link", i.Id.String(), "the inode has several names and no name row")
 	}
-	parent, name := tree.NameOfKey(keys[0])
-	i.Parent, i.Name = parent, Hint(t, name)
+	i.Parent, i.Name = tree.NameOfKey(keys[0])
 	return nil
 }
 

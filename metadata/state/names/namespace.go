@@ -50,7 +50,7 @@ func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
 func Link(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	t.Put(t.K.Dentry(dir.Id, name), record.Dentry{Inode: child.Id, Typ: child.Typ}.Encode())
 	child.Parent = dir.Id
-	child.Name = Hint(t, name)
+	child.Name = name
 	if child.ManyLinks {
 		t.Put(t.K.Name(child.Id, dir.Id, name), []byte{record.DentryVersion})
 	}
@@ -113,7 +113,7 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	n := newInode(t.Scope, op)
 	n.Tenant, n.Parent = tenant, dir.Id
-	n.Name = Hint(t, op.GetName())
+	n.Name = op.GetName()
 	child, err := MakeInode(t, n)
 	if err != nil {
 		return nil, err

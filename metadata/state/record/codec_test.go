@@ -37,7 +37,7 @@ var codecs = append([]valueKind{
 		err := c.Decode(b)
 		return c.Encode(), err
 	}},
-	{"counters-2", (&Counters{CInode: 4, CNames: 1}).Encode(), func(b []byte) ([]byte, error) {
+	{"counters-2", (&Counters{CInode: 4, CObject: 1}).Encode(), func(b []byte) ([]byte, error) {
 		var c Counters
 		if len(b) > 1 && b[1] < byte(counters1) {
 			return b, fmt.Errorf("of another build")

@@ -46,7 +46,6 @@ const (
 	CSpareMany
 	// The counters from here on are in the record only if they, or a later one, are not 0. Records
 	// of builds without them keep the same bytes.
-	CNames  // 1 if inodes keep their names
 	CObject // last number issued
 	CObjects
 	CObjectBytes

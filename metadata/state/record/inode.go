@@ -32,8 +32,8 @@ type Inode struct {
 	Owner               moraine.SessionID
 	Atime, Mtime, Ctime int64 // wall clock time in nanoseconds
 	Target              string
-	// Name is the inode's name in Parent, if the state keeps names (see Init); otherwise empty. It
-	// allows finding the path by walking up.
+	// Name is the inode's name in Parent, empty without one. It allows finding the path by walking
+	// up.
 	Name string
 	// Xattrs is set while the inode has extended attributes.
 	Xattrs bool

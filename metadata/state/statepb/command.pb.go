@@ -487,7 +487,6 @@ type Init struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Incarnation   uint32                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Names         bool                   `protobuf:"varint,3,opt,name=names,proto3" json:"names,omitempty"` // inodes keep the name that their directory has for them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,13 +533,6 @@ func (x *Init) GetIncarnation() uint32 {
 		return x.Incarnation
 	}
 	return 0
-}
-
-func (x *Init) GetNames() bool {
-	if x != nil {
-		return x.Names
-	}
-	return false
 }
 
 // Tick advances cluster time.
@@ -1723,11 +1715,10 @@ const file_command_proto_rawDesc = "" +
 	"\x05scope\x18\x03 \x01(\tR\x05scope\x12\x1b\n" +
 	"\tread_only\x18\x04 \x01(\bR\breadOnly\x12\x16\n" +
 	"\x06squash\x18\x05 \x01(\bR\x06squash\x12\x1d\n" +
-	"\tprincipal\x18\xec\x04 \x01(\fR\tprincipal\"X\n" +
+	"\tprincipal\x18\xec\x04 \x01(\fR\tprincipal\"B\n" +
 	"\x04Init\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\rR\vincarnation\x12\x14\n" +
-	"\x05names\x18\x03 \x01(\bR\x05names\"d\n" +
+	"\vincarnation\x18\x02 \x01(\rR\vincarnation\"d\n" +
 	"\x04Tick\x12\x16\n" +
 	"\x06millis\x18\x01 \x01(\x04R\x06millis\x12\x12\n" +
 	"\x04mark\x18\x02 \x01(\bR\x04mark\x120\n" +

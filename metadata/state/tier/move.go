@@ -114,10 +114,7 @@ func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.Jo
 		return 0, err
 	}
 	if j == nil {
-		_, name, err := tree.NameOf(&t.View, i)
-		if err != nil {
-			return 0, err
-		}
+		name := i.Name
 		if name == "" {
 			name = i.Id.String()
 		}

@@ -19,37 +19,6 @@ func NameOfKey(key []byte) (parent moraine.InodeID, name string) {
 	return moraine.InodeID(binary.BigEndian.Uint64(key[11:])), string(key[19:])
 }
 
-// NameOf returns one name of an inode and its directory; "" if it has none. In a state that keeps
-// no names it searches the directory.
-func NameOf(v *kvtx.View, i *record.Inode) (parent moraine.InodeID, name string, err error) {
-	if i.Parent == 0 || i.Nlink == 0 {
-		return 0, "", nil
-	}
-	if i.Name != "" {
-		return i.Parent, i.Name, nil
-	}
-	if i.ManyLinks {
-		keys, err := v.KeysUnder(v.K.Names(i.Id), 1)
-		if err != nil || len(keys) == 0 {
-			return 0, "", err
-		}
-		parent, name = NameOfKey(keys[0])
-		return parent, name, nil
-	}
-	prefix := v.K.Dentries(i.Parent)
-	err = v.EachIn(prefix, func(key, value []byte) (bool, error) {
-		e, err := record.DecodeDentry(value)
-		if err != nil {
-			return false, err
-		}
-		if e.Inode == i.Id {
-			name = string(key[len(prefix):])
-		}
-		return name == "", nil
-	})
-	return i.Parent, name, err
-}
-
 // nameBelow returns the first name below top of a file with several names, and its directory; ok is
 // false if there is none.
 func nameBelow(v *kvtx.View, top moraine.InodeID, i *record.Inode) (parent moraine.InodeID, name string, ok bool, err error) {
@@ -87,7 +56,7 @@ func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 		if err != nil {
 			return "", false, err
 		}
-		parent, name, err := NameOf(v, i)
+		parent, name := i.Parent, i.Name
 		if depth == 0 && i.ManyLinks && i.Nlink > 1 && top != v.K.Top() {
 			parent, name, _, err = nameBelow(v, top, i) // the newest name may be elsewhere
 		}
@@ -108,16 +77,15 @@ func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 // not lead to it.
 func PathOf(v *kvtx.View, i *record.Inode) (path string, ok bool, err error) {
 	for depth := 0; i.Id != v.K.Top(); depth++ {
-		parent, name, err := NameOf(v, i)
-		if err != nil || name == "" || depth > kvtx.MaxDepth {
-			return "", false, err
+		if i.Name == "" || depth > kvtx.MaxDepth {
+			return "", false, nil
 		}
 		if path == "" {
-			path = name
+			path = i.Name
 		} else {
-			path = name + "/" + path
+			path = i.Name + "/" + path
 		}
-		if i, err = ReadInode(v, parent); err != nil {
+		if i, err = ReadInode(v, i.Parent); err != nil {
 			return "", false, kvtx.Damaged(err)
 		}
 	}
