@@ -14,8 +14,8 @@ import (
 )
 
 // committer commits the sent batches of an open file, in the order in which they were sent. A later
-// batch lies over an earlier one, and an earlier one may contain overwritten bytes. One goroutine at
-// a time commits; it runs while the first batch of the queue is ready.
+// batch overwrites an earlier one where both have bytes. One goroutine at a time commits; it runs
+// while the first batch of the queue is ready.
 type committer struct {
 	fileState
 	// life ends with the last handle. Background sends and commits run under it.

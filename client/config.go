@@ -93,16 +93,16 @@ func (c *Config) validate() error {
 	case len(c.Metadata) == 0:
 		return bad("name at least one metadata server")
 	case c.Scheme.K != 0 && !c.Scheme.Valid():
-		return bad("scheme %d+%d", c.Scheme.K, c.Scheme.M)
+		return bad("scheme %d+%d is invalid", c.Scheme.K, c.Scheme.M)
 	case c.ChunkBytes < moraine.BlockSize || c.ChunkBytes > moraine.MaxChunkSize || c.ChunkBytes%moraine.BlockSize != 0:
-		return bad("chunk size %d: %d to %d in steps of %d", c.ChunkBytes, moraine.BlockSize,
+		return bad("the chunk size is %d bytes, but must be %d to %d in steps of %d", c.ChunkBytes, moraine.BlockSize,
 			moraine.MaxChunkSize, moraine.BlockSize)
 	case c.Level != moraine.NVMe && c.Level != moraine.Memory:
-		return bad("level %s: a commit waits for nvme or memory", c.Level)
+		return bad("the level is %s, but a commit waits for nvme or memory", c.Level)
 	case c.StripesInFlight < 1:
-		return bad("stripes in flight: %d", c.StripesInFlight)
+		return bad("%d stripes in flight are too few: at least 1", c.StripesInFlight)
 	case c.MemoryBytes < minMemory:
-		return bad("memory of %d bytes: at least %d", c.MemoryBytes, minMemory)
+		return bad("%d bytes of memory are too few: at least %d", c.MemoryBytes, minMemory)
 	}
 	for _, s := range c.Metadata {
 		if len(s) == 0 {

@@ -155,9 +155,9 @@ func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 	return nil
 }
 
-// reserve takes n bytes of the budget for the batch. If the budget lacks them, it sends all
-// open batches as they are, so that no writer waits while it has idle bytes. It then returns
-// false with no error. The caller holds the gate.
+// reserve takes n bytes of the budget for the batch. If the budget has fewer left, it sends all
+// open batches as they are. Otherwise a writer could wait for bytes that sit idle in its own
+// batch. It then returns false with no error. The caller holds the gate.
 func (ct *content) reserve(ctx context.Context, b *batch, n int64) (bool, error) {
 	w := ct.c.io.Writes
 	if w.Try(n) {

@@ -15,8 +15,8 @@ import (
 // readahead fetches what a sequential reader will read next: a window of blocks that grows
 // while the pattern continues. Blocks lie at multiples of their size, which is that of a full
 // stripe of the usual scheme. The reason is the cost of lost chunks. A stripe read whole costs
-// as many chunks as it has data, while each lost chunk read alone costs as much as the whole. A
-// readahead never waits for memory: without it, it fetches nothing. Safe for concurrent use.
+// as many chunks as it has data, while each lost chunk read alone costs as much as the whole. If
+// no memory is free, a readahead fetches nothing: it never waits. Safe for concurrent use.
 //
 // Readers get a copy of the bytes fetched ahead. A wide read covers so many blocks that their
 // stripes are read in parallel anyway, so it goes directly into the reader's memory. Only its

@@ -163,8 +163,8 @@ func (r *repairs) begin(ctx context.Context, in *wire.Intent) (*wire.BeginRepair
 	return resp.GetBeginRepair(), err
 }
 
-// chunk rebuilds one chunk and puts it on its intent's device. It encodes wrong parity again,
-// and says so in the filled intent.
+// chunk rebuilds one chunk and writes it to the device of its intent. If it had to encode wrong
+// parity again, the filled intent says so.
 func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
 	in := f.intent
 	stripe := task.GetStripe()
@@ -192,7 +192,7 @@ func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fil
 	return r.fill(ctx, task, f)
 }
 
-// fill rebuilds the chunk of an intent, and puts it, with one capability.
+// fill rebuilds the chunk of an intent and writes it under one capability.
 func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
 	in, stripe := f.intent, proto.CloneOf(task.GetStripe())
 	stripe.Capability = f.capability
@@ -223,9 +223,9 @@ func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wi
 	return data, sum, release, err
 }
 
-// moved returns how many bytes the mover reads and writes for a chunk of that length. It writes
-// the chunk, and reads it from its device or else as many bytes as rebuilding it takes. Which
-// of the two is known only afterwards, so for a repair it is the maximum.
+// moved returns how many bytes the mover reads and writes for a chunk of that length. The mover
+// writes the chunk once. Before, it reads the chunk from its device, or the chunks that a rebuild
+// needs. It learns only afterwards which of the two, so a repair counts the larger number.
 func (r *repairs) moved(scheme moraine.Scheme, length int64) int64 {
 	if r.job.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {
 		return 2 * length

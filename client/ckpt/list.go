@@ -15,7 +15,7 @@ const listPage = 1000
 type RunInfo struct {
 	ID   moraine.InodeID
 	Name string
-	// Attempt is the current one, Launch the start that made it.
+	// Attempt is the number of the current attempt, Launch the launch that began it.
 	Attempt uint32
 	Launch  string
 	// Committed counts the committed steps of all attempts.

@@ -115,7 +115,7 @@ func (s *scanner) header(h *Header) error {
 		return err
 	}
 	if s.space(); s.at != len(s.b) {
-		return fmt.Errorf("something follows the header's object")
+		return fmt.Errorf("the header has bytes after its JSON object")
 	}
 	return nil
 }

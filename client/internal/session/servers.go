@@ -28,8 +28,8 @@ type servers struct {
 	stubs  map[string]transport.Metadata
 }
 
-// maxStubs bounds the remembered stubs. Past it they are dropped, which costs one call of
-// Dialer.Metadata each.
+// maxStubs bounds the remembered stubs. Past it the client drops them, and
+// gets each back with one call of Dialer.Metadata.
 const maxStubs = 64
 
 func newServers(d transport.Dialer, list [][]string) *servers {

@@ -106,11 +106,11 @@ func holdAgainst(s *Record, index int, lo int64, r *wire.GetChunkReply, n, want 
 	length := s.Scheme.ChunkLen(s.Length)
 	switch {
 	case r.Crc != ch.CRC:
-		return bad(moraine.Corrupt, "the chunk held has sum %08x, the record %08x", r.Crc, ch.CRC)
+		return bad(moraine.Corrupt, "the stored chunk has checksum %08x, want %08x", r.Crc, ch.CRC)
 	case r.ChunkLength != uint64(length):
-		return bad(moraine.Corrupt, "the chunk held has %d bytes, the record says %d", r.ChunkLength, length)
+		return bad(moraine.Corrupt, "the stored chunk has %d bytes, want %d", r.ChunkLength, length)
 	case n != want:
-		return bad(moraine.Corrupt, "%d bytes came, not %d", n, want)
+		return bad(moraine.Corrupt, "%d bytes arrived, want %d", n, want)
 	case sum != r.PayloadCrc:
 		return bad(moraine.Corrupt, "%w: %08x, and not %08x", errOtherBytes, sum, r.PayloadCrc)
 	case lo == 0 && int64(n) == length && sum != ch.CRC:

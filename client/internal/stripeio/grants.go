@@ -136,7 +136,8 @@ func (p *grantPool) background(fn func(context.Context)) bool {
 func (p *grantPool) Take(ctx context.Context, asked GrantKey, inode moraine.InodeID) (*Ticket, error) {
 	avoid := p.c.health.all()
 	for {
-		// In each round: the grant of the last one may have reported a policy.
+		// Each round computes the key again, because the grant of the last round may have
+		// brought a new policy.
 		key, err := p.effective(ctx, asked, inode)
 		if err != nil {
 			return nil, err

@@ -6,9 +6,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// WholeSample: the client verifies one of so many rebuilt parts of chunks. It rebuilds the
-// whole chunk and compares it with its recorded checksum. WholeRetry is after how many more
-// parts it tries again if it could not.
+// The client verifies one of WholeSample rebuilt parts of chunks. It rebuilds the whole chunk
+// and compares it with its recorded checksum. If it cannot, it tries again WholeRetry parts
+// later.
 const WholeSample, WholeRetry = 256, 16
 
 // partSample selects the rebuilt parts of chunks that a client verifies: the first one, and

@@ -181,7 +181,7 @@ func (p *putter) put(ctx context.Context, index int, dev moraine.DeviceID) (*wir
 	p.c.metrics.PutSeconds.Observe(p.c.clock.Now().Sub(began).Seconds())
 	if err == nil && moraine.Level(reply.Level) < p.level {
 		err = &moraine.Error{Op: "put chunk", Ref: deviceRef(dev), Kind: moraine.IOError,
-			Err: fmt.Errorf("at level %d, not %d", reply.Level, p.level)}
+			Err: fmt.Errorf("the chunk reached level %d, want level %d", reply.Level, p.level)}
 	}
 	return reply, err
 }

@@ -181,8 +181,8 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 	return nil
 }
 
-// safe returns why a scheme cannot replace that of the group: too few hosts are up for a better
-// one.
+// safe fails if a scheme has less parity than that of the group. That happens if too few hosts are
+// up for a scheme as good.
 func (w *rewriter) safe(scheme moraine.Scheme) error {
 	if scheme.M >= w.group.scheme.M {
 		return nil
