@@ -204,7 +204,7 @@ func (p *permits) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 }
 
 // goodParts is the number of chunk parts up to which a capability is small enough for chunkservers
-// to cache. Only a single stripe with more parts has a larger one.
+// to cache. A capability is larger only if a single stripe has more parts.
 const goodParts = 64
 
 // partsOf returns the chunk parts of a stripe that the extents of a page use.

@@ -180,38 +180,38 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Node == "":
-		return bad("a node id is needed")
+		return bad("the node id is missing: set Node")
 	case c.Cluster.IsZero():
-		return bad("the cluster's identity is needed")
+		return bad("the identity of the cluster is missing: set Cluster")
 	case c.SettleTime < time.Second:
-		return bad("a change of the bucket settles in %v: at least a second", c.SettleTime)
+		return bad("the time for a change of the bucket to settle is %v, but must be at least a second", c.SettleTime)
 	case c.SlowTimes >= 0 && c.SlowTimes < 2:
-		return bad("devices are drained that are %d times as slow as others: 2 at least, or -1 for none", c.SlowTimes)
+		return bad("the factor for slow devices is %d, but must be at least 2, or -1 to drain none", c.SlowTimes)
 	case c.RepairGrace < c.Suspect:
-		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
+		return bad("the grace period before repair (%v) is shorter than the time until a host is silent (%v)", c.RepairGrace, c.Suspect)
 	case c.SessionTimeout < 2*lead.TickEvery:
-		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*lead.TickEvery)
+		return bad("the session timeout is %v, but must be at least %v", c.SessionTimeout, 2*lead.TickEvery)
 	case c.MaxSessions < 1:
-		return bad("%d sessions of one certificate: at least 1", c.MaxSessions)
+		return bad("the limit of sessions of one certificate is %d, but must be at least 1", c.MaxSessions)
 	case c.EntryCommands < 1 || c.EntriesInFlight < 1 || c.QueuedCommands < 1 || c.EntryBytes < 1:
-		return bad("bounds of entries must be positive")
+		return bad("the limits of log entries and commands must be at least 1")
 	case c.MinProtection < 1 || c.MinProtection >= moraine.MaxChunks:
-		return bad("a least protection of %d: 1 to %d", c.MinProtection, moraine.MaxChunks-1)
+		return bad("the minimum protection is %d, but must be 1 to %d", c.MinProtection, moraine.MaxChunks-1)
 	case c.RewriteLive > 90:
-		return bad("stripes are rewritten of which up to %d%% are in use: 90 at most", c.RewriteLive)
+		return bad("the limit of live bytes for a rewrite is %d%%, but must be at most 90%%", c.RewriteLive)
 	case c.RewriteEvery < time.Second || c.RewriteBytesPerSecond < 1<<16:
-		return bad("stripes are looked through every %v and rewritten at %d bytes a second: at least a second, and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
+		return bad("the interval of rewrites is %v and their rate %d bytes per second, but must be at least a second and 64 KiB", c.RewriteEvery, c.RewriteBytesPerSecond)
 	case c.BackupHorizon > maxHorizon:
-		return bad("what died is kept for backups for %v: a year at most", c.BackupHorizon)
+		return bad("the backup horizon is %v, but must be at most a year", c.BackupHorizon)
 	case c.BackupEvery < time.Second || c.BackupKeep < 1:
-		return bad("a backup every %v, of which %d are kept: at least a second, and one", c.BackupEvery, c.BackupKeep)
+		return bad("the interval of backups is %v and their number %d, but must be at least a second and 1", c.BackupEvery, c.BackupKeep)
 	case c.MaxRepairs < 1 || c.RepairsPerSecond < 1 || c.RunnerKeys < 1 || c.RunnerPieces < 1:
-		return bad("bounds of jobs must be positive")
+		return bad("the limits of jobs must be at least 1")
 	}
 	seen := map[string]bool{}
 	for _, p := range c.Peers {
 		if p.ID == "" || seen[p.ID] {
-			return bad("peer %q is unnamed or named twice", p.ID)
+			return bad("peer %q has no name, or is named twice", p.ID)
 		}
 		seen[p.ID] = true
 	}

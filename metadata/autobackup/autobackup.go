@@ -164,8 +164,8 @@ func (b *Backups) partName(taken time.Time) string {
 }
 
 // abandoned reports whether a file, named without the prefix, is the leftover
-// of an interrupted backup. It is one of this server, which makes one at a
-// time, or an old one of another server.
+// of an interrupted backup. Any unfinished backup of this server is one, since the
+// server makes one at a time. One of another server must be old.
 func (b *Backups) abandoned(rest string, now time.Time) bool {
 	rest, isPart := strings.CutSuffix(rest, partSuffix)
 	stamp, node, named := strings.Cut(rest, ".")

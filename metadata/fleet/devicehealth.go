@@ -15,10 +15,10 @@ import (
 
 const (
 	// The leader drains a device if its writes, or its reads of one length, take
-	// Config.SlowTimes as long as its peers'. They must take at least slowMicros,
-	// for slowFor. It needs slowPeers to compare with. It drains no further device
-	// before slowRest has passed, because a cause that slows several devices at
-	// once is not in the devices.
+	// Config.SlowTimes as long as those of its peers. They must take at least
+	// slowMicros, for slowFor, and the device must have at least slowPeers peers.
+	// The leader then waits for slowRest before it drains another device: what
+	// slows several devices at once is not in the devices.
 	slowMicros = 20_000
 	slowPeers  = 4
 	slowFor    = 30 * time.Second
@@ -42,7 +42,7 @@ type slowKind struct {
 // slowness records since when devices have been slow.
 type slowness struct {
 	since    map[slowKind]time.Time
-	byHand   map[uint32]time.Time // since when an administrator's request has had devices in
+	byHand   map[uint32]time.Time // when an administrator set a device in
 	last     time.Time            // when the last device was drained
 	warnedAt time.Time            // when a host was last found slow as a whole
 }

@@ -64,9 +64,9 @@ type Horizon struct {
 }
 
 // keptDeletions returns at most limit deletions of chunks kept for backups on a
-// device: those dead for the horizon. If the device, or the metadata's disk
-// below it, becomes full, it adds the oldest chunks until there is room. They
-// must be dead for the grace period.
+// device. These chunks are dead for longer than the horizon. If the device or the
+// metadata's disk becomes full, it adds the oldest other chunks until there is
+// room. These must be dead for the grace period.
 func (k *Horizon) keptDeletions(r kvtx.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(k.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(k.cfg.BackupHorizon.Milliseconds()))

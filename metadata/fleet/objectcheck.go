@@ -36,8 +36,8 @@ const (
 	objectFullRate = 256
 	// objectsPerHost is the number of objects that a host compares at a time.
 	objectsPerHost = 64
-	// objectsAgain is how many of them are bad ones, and objectAgain the pause between two rounds
-	// through those.
+	// objectsAgain is how many of these objects may be bad ones, which hosts compare again.
+	// objectAgain is the pause between two rounds through the bad ones.
 	objectsAgain = 16
 	objectAgain  = 5 * time.Second
 	// objectAnswer is the time without an answer after which an object counts as not compared.
@@ -141,7 +141,8 @@ func (o *ObjectChecks) due(began, now time.Time) bool {
 	return now.Sub(o.ended) >= objectCheckEvery
 }
 
-// give returns the objects that a host must compare now. answers says that its bucket answers it.
+// give returns the objects that a host must compare now. answers says that the host gets answers
+// from its bucket.
 func (o *ObjectChecks) give(r kvtx.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	bucket := bucketName(url)
 	if bucket == "" || !answers {

@@ -48,16 +48,18 @@ const (
 //     every session with a lease on it and records it as pending. No answer that shows the change
 //     leaves until each of them has acknowledged, or its leases have expired (resolve). The session
 //     that requested the change gets no recall for what it said that it does not answer from its
-//     cache meanwhile (transport.Named). - A lease is granted on a state only if nothing that it
-//     covers was touched since (Grant). Later touches are recalled. - Leases are valid for a term
-//     after the last renewal. A session whose term has ended has no leases; it returns with a new
-//     registration. - A session that returns (begin), to this or another leader, lists its leases
-//     and the entry up to which its cache is exact. It gets a recall of everything touched since,
-//     from the changes that every server remembers. If they do not reach back that far, it gets a
-//     recall of everything. It trusts nothing meanwhile. - A new leader does not know which session
-//     has which leases. Until every session that may have leases has returned, or a term has
-//     passed, it sends no answer that could show a change which the last leader was still
-//     recalling.
+//     cache meanwhile (transport.Named).
+//   - A lease is granted on a state only if nothing that it covers was touched since (Grant). Later
+//     touches are recalled.
+//   - Leases are valid for a term after the last renewal. A session whose term has ended has no
+//     leases; it returns with a new registration.
+//   - A session that returns (begin), to this or another leader, lists its leases and the entry up
+//     to which its cache is exact. It gets a recall of everything touched since, from the changes
+//     that every server remembers. If they do not reach back that far, it gets a recall of
+//     everything. It trusts nothing meanwhile.
+//   - A new leader does not know which session has which leases, nor what the last leader was still
+//     recalling. It delays answers that could show such a change until every session that may have
+//     leases has returned, or a term has passed.
 //
 // It lives as long as the server. Everything except the changes exists only while the server leads.
 // Methods may be called concurrently, except Apply.

@@ -111,7 +111,7 @@ func (lw *leaderWatch) look() {
 	for _, timeout := range []time.Duration{lw.cfg.HeartbeatTimeout - lookMargin, lw.cfg.HeartbeatTimeout} {
 		rc.HeartbeatTimeout = timeout
 		if err := lw.group.raft.ReloadConfig(rc); err != nil {
-			lw.deps.Log.Warn("raft could not be notified to check its leader", "err", err)
+			lw.deps.Log.Warn("could not make raft check its leader now", "err", err)
 		}
 	}
 }

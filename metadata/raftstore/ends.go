@@ -124,7 +124,7 @@ func (e *ends) wrote(key []byte) {
 	}
 	if t.filter.add(key); t.filter.room == 0 {
 		e.filters -= t.filter.size()
-		t.filter, t.misses = nil, endMisses // the next misses make a filter of the right size
+		t.filter, t.misses = nil, endMisses // the next misses lead to a new filter of the right size
 	}
 }
 

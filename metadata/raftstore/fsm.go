@@ -88,7 +88,7 @@ type statePicture struct{}
 func (statePicture) Persist(sink raft.SnapshotSink) error {
 	own, ok := sink.(*checkpointSink)
 	if !ok {
-		return fmt.Errorf("raftstore: snapshot sink of type %T", sink)
+		return fmt.Errorf("raftstore: unexpected type %T of a snapshot sink", sink)
 	}
 	return own.capture()
 }

@@ -38,19 +38,19 @@ func (gk *gatekeeper) judge(other greeting) error {
 	}
 	switch {
 	case other.cluster != gk.cfg.Cluster:
-		return bad(moraine.WrongCluster, "it is of cluster %s, this is %s", other.cluster, gk.cfg.Cluster)
+		return bad(moraine.WrongCluster, "the server belongs to cluster %s, not to %s", other.cluster, gk.cfg.Cluster)
 	case own.Number == 0 && gk.incarnation.hadEntries && (other.incarnation.Number > 1 || !other.incarnation.Mark.IsZero()):
-		return bad(moraine.Fenced, "it is of incarnation %v, and this server's --data is of a cluster that was never made: put it aside, and start a server on an empty one, with --join", other.incarnation)
+		return bad(moraine.Fenced, "the server has incarnation %v, but the --data here is of a cluster that never began: start this server on an empty --data, with --join", other.incarnation)
 	case !other.incarnation.Differs(own):
 		return nil
 	case other.incarnation.Outlives(own):
-		err := bad(moraine.Fenced, "it is of incarnation %v, this server's --data of %v", other.incarnation, own)
+		err := bad(moraine.Fenced, "the server has incarnation %v, but the --data here has the older %v", other.incarnation, own)
 		gk.incarnation.giveUp(other.incarnation, "the metadata server "+other.node) //nolint:errcheck // Run returns it
 		return err
 	case own.Outlives(other.incarnation):
-		return bad(moraine.Fenced, "its --data is of incarnation %v, which %v has outlived: it must not run again; it ends when it hears of this", other.incarnation, own)
+		return bad(moraine.Fenced, "the server has the abandoned incarnation %v, and the current one is %v: do not start it again", other.incarnation, own)
 	}
-	return bad(moraine.Fenced, "it is of incarnation %v and this server of %v: one number was given out twice. End the servers of the one that is not wanted, for good", other.incarnation, own)
+	return bad(moraine.Fenced, "the server has incarnation %v, but this one has %v under the same number: stop the servers of the unwanted one for good", other.incarnation, own)
 }
 
 // newlyRefused reports whether no refusal of that node was logged recently.

@@ -79,9 +79,10 @@ func (s *Store) Enter() error {
 // no bound.
 const memberTimeout = 5 * time.Second
 
-// AddMember adds id, at address, as a member without a vote; with voter, or called again with it,
-// as a voter. A voter stays one. The change is committed when it returns nil. NotLeader means that
-// nothing changed; after other errors the result is unknown, and the call may be repeated.
+// AddMember adds the server id, at address, with a vote if voter is set. It also gives a vote to a
+// member that had none, but takes none away. The change is committed when it returns nil. NotLeader
+// means that nothing changed; after other errors the result is unknown, and the call may be
+// repeated.
 func (s *Store) AddMember(ctx context.Context, id, address string, voter bool) error {
 	return s.proposals.reconfigure(ctx, "raftstore.AddMember", func() raft.Future {
 		if voter {

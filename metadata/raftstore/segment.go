@@ -80,10 +80,11 @@ func scanSegment(p []byte) (segmentEnd, error) {
 //
 //   - It reads the tail to its last complete append and zeroes all that follows. raft-wal only
 //     moves its write position back. After a second power cut, remaining bytes of a torn append
-//     could be taken for frames. - It syncs the tail: entries that a killed process had written but
-//     not synced are read back, and count as stored from then on. - It marks a segment as sealed in
-//     the metadata if it was sealed without that, and adds a new tail. Otherwise raft-wal would
-//     open it as the tail and then refuse every append.
+//     could be taken for frames.
+//   - It syncs the tail: entries that a killed process had written but not synced are read back,
+//     and count as stored from then on.
+//   - It marks a segment as sealed in the metadata if it was sealed without that, and adds a new
+//     tail. Otherwise raft-wal would open it as the tail and then refuse every append.
 func recoverLog(fsys vfs.FS, dir string, meta *metaStore, now time.Time) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {

@@ -191,8 +191,8 @@ func (s *snapshotStore) newestEnd() (index, term uint64) {
 // heldFrom returns the first entry that the log must keep for followers that receive a snapshot; 0
 // if there are none. A follower continues after the snapshot's last entry once it has received and
 // restored all of it. For a state of many gigabytes that may take longer than the log is kept
-// otherwise. The follower would then need another snapshot, and so on for ever. When the snapshot
-// was read to its end, the follower has the retention time again.
+// otherwise. The follower would then need another snapshot, and so on for ever. The retention time
+// begins again once the follower has read the snapshot to its end.
 func (s *snapshotStore) heldFrom() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -116,7 +116,7 @@ func (dw *diskWatch) keepSmall(ctx context.Context) {
 		if !dw.low() || covered > 0 && applied < covered+dw.lowSpaceEntries() {
 			continue
 		}
-		// If it fails for lack of space it is retried; raft's end ends it.
+		// The loop retries a snapshot that fails for lack of space. The wait ends when raft ends.
 		if err := dw.group.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 			dw.deps.Log.Warn("could not take a snapshot to free space", "err", err)
 			continue
@@ -146,7 +146,7 @@ func (dw *diskWatch) checkSpace() {
 	// Do this before low space is reported: the snapshot that keepSmall then takes needs the
 	// ballast's space.
 	if err := dw.keepBallast(usage, low); err != nil {
-		dw.deps.Log.Warn("ballast", "err", err)
+		dw.deps.Log.Warn("could not resize the ballast file", "err", err)
 	}
 	if low != dw.lowSpace.Swap(low) {
 		dw.deps.Log.Warn("free space of the metadata disk", "low", low, "free", usage.Free, "total", usage.Total)

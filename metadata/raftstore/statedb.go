@@ -358,7 +358,7 @@ type pebbleLog struct {
 func (l pebbleLog) Infof(string, ...any) {}
 
 func (l pebbleLog) Errorf(format string, args ...any) {
-	l.log.Error("state", "msg", fmt.Sprintf(format, args...))
+	l.log.Error("the database of the state reports an error", "msg", fmt.Sprintf(format, args...))
 }
 
 func (l pebbleLog) Fatalf(format string, args ...any) {

@@ -160,8 +160,8 @@ func (s *sweep) leaveShared(r kvtx.Reader, record *moraine.Stripe, parts []found
 	return nil
 }
 
-// later queues parts of stripes for rewriting, when there are many or at the end of the pass,
-// grouped by file.
+// later collects parts of stripes for rewriting. It orders the rewriting, grouped by file, once it
+// has many parts; the end of the pass does so for the rest.
 func (s *sweep) later(parts []found) {
 	if s.together = append(s.together, parts...); len(s.together) >= rewriteShared {
 		s.order(s.together, 0)

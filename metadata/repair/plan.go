@@ -84,9 +84,9 @@ func planRepair(view *fleet.View, s *moraine.Stripe, bad uint32, avoid ...morain
 	return in[:min(len(in), max(int(s.Scheme.M), 1))]
 }
 
-// perhaps reports whether a chunk that does not count may be readable. The host
-// of its device is up, and has not restarted since the chunk was only in its
-// memory. A device may be out because it disturbed others, or by an
+// perhaps reports whether a chunk that the plan counts as missing may be readable
+// after all. The host of its device is up, and has not restarted if the chunk was
+// only in its memory. A device may be out because it disturbed others, or by an
 // administrator's request, and still serves its chunks. A report of a bad chunk
 // may be wrong, or may have been right only for a moment.
 func (v planner) perhaps(c moraine.ChunkState) bool {

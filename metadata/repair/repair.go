@@ -61,8 +61,8 @@ type Repair struct {
 	losses     *lossWatch
 }
 
-// New makes the memory of a leadership that has inspected nothing yet. changed is set when the
-// repair queue, or the possible repairs, changed.
+// New returns the repair part of a new leadership, which has inspected nothing yet. The part sets
+// changed when the repair queue, or the possible repairs, change.
 func New(t *lead.Term, cfg Config, f *fleet.Fleet, leader Leader, changed lead.Poke) *Repair {
 	rb := &Rebalancer{Term: t, cfg: cfg, fleet: f, steered: lead.NewPoke(), from: map[uint32]moraine.StripeID{}}
 	return &Repair{

@@ -192,8 +192,9 @@ func inOrder(a, b found) int {
 	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
 }
 
-// share keeps what a file, or a part of one, refers to in a stripe with other references, until all
-// were seen. Packed files have inode numbers close together, so that few are kept at a time.
+// share collects the references to a stripe that several files, or parts of a file, share. It
+// judges the stripe once it has seen all of them. Packed files have inode numbers close together,
+// so that few stripes wait at a time.
 func (s *sweep) share(r kvtx.Reader, record *moraine.Stripe, f found) error {
 	parts, known := s.shared[record.ID]
 	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts || s.sharedParts == rewriteSharedParts {

@@ -201,9 +201,10 @@ func WireStripe(r *kvtx.View, id moraine.StripeID) (*wire.Stripe, error) {
 	return wire.StripeToWire(s), nil
 }
 
-// CompleteReport records that a pass over all chunks of a device has ended, and deletes
-// explanations that ended before every device's last pass began. pass_started is the log index
-// after which the pass began, reduced below the lowest Unsettled index of its verdicts.
+// CompleteReport records that a pass over all chunks of a device has ended. It deletes records of
+// ended grants and intents that no later report can need: they ended before the last pass of every
+// device began. pass_started is the log index after which the pass began. If a verdict of the pass
+// was Unsettled, it is below the lowest index of these verdicts.
 func CompleteReport(t *kvtx.Tx, op *statepb.CompleteReport) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
 	d, err := Device(&t.View, id)

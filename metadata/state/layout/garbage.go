@@ -188,8 +188,8 @@ func dropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err err
 	return len(refs) <= budget, nil
 }
 
-// dropTable removes one reference, and its table if it was the last one, until the command has
-// written stop keys.
+// dropTable removes one reference to a table. With the last reference it also removes the table.
+// It stops once the command has written stop keys.
 func dropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
 	h, err := TableHead(&t.View, r.Table)
 	if err != nil {

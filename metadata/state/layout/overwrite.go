@@ -77,9 +77,9 @@ func Truncate(t *kvtx.Tx, i *record.Inode, size int64) error {
 	return nil
 }
 
-// hitRefs returns the references that overlap [lo, hi). bound is the offset up
-// to which further extents affect no reference after the last one hit. It is
-// the end of that one, or the start of the next one if none is hit.
+// hitRefs returns the references that overlap [lo, hi). Extents that end at or
+// before bound overlap no later reference. bound is the end of the last returned
+// reference, or the start of the next one if none is returned.
 func hitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bound int64, err error) {
 	bound = tree.MaxFileSize
 	err = RefsFrom(v, i.Content, lo, func(r record.Ref) (bool, error) {

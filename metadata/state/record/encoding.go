@@ -53,7 +53,7 @@ func (d *Dec) Byte() byte {
 func (d *Dec) bool() bool {
 	v := d.Byte()
 	if v > 1 {
-		d.fail(fmt.Errorf("byte %d is no truth value", v))
+		d.fail(fmt.Errorf("byte %d is not a boolean", v))
 	}
 	return v == 1
 }

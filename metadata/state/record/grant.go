@@ -67,7 +67,7 @@ func DecodeGrant(b []byte) (*Grant, error) {
 	g.Tenant = moraine.Tenant(d.U32())
 	g.Chunks, g.Length = d.U32(), d.U32()
 	if d.Err == nil && (g.Chunks != 0 || g.Length != 0) && !ValidChunks(g.Chunks, g.Length) {
-		d.fail(fmt.Errorf("a grant of %d chunks of %d bytes", g.Chunks, g.Length))
+		d.fail(fmt.Errorf("a grant cannot have stripes of %d chunks of %d bytes", g.Chunks, g.Length))
 	}
 	g.Used = d.bytes()
 	g.EndedAt = d.Uvarint()

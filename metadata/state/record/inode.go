@@ -206,7 +206,7 @@ func (i *Inode) Decode(b []byte) error {
 		i.Step.Decode(&d)
 	}
 	if flags != i.flags() {
-		d.fail(fmt.Errorf("flags %02x promise what is 0", flags))
+		d.fail(fmt.Errorf("flags %02x mark a field that is 0", flags))
 	}
 	return d.End("inode")
 }

@@ -144,8 +144,8 @@ type Owner struct {
 	At     Place
 	Object moraine.ObjectID // the object there; 0 for none
 	Job    moraine.JobID    // the job whose intent changes it; 0 for none
-	// Until is the cluster time until which a change may still arrive because nobody saw its end; 0
-	// if there is none.
+	// Until is the cluster time until which an earlier change of the key may still arrive, because
+	// its sender got no reply. It is 0 without such a change.
 	Until uint64
 }
 

@@ -2,8 +2,8 @@ package record
 
 import "github.com/morainefs/moraine"
 
-// LevelLost is the level of a file that lost bytes which were only in memory. Unlike other files
-// without a level it has content.
+// LevelLost is the level of a file that lost bytes which were only in memory. A file without
+// content also has level 0.
 const LevelLost moraine.Level = 0
 
 // Lost reports whether bytes of the file were only in memory and are gone.

@@ -45,11 +45,11 @@ func (u *Usage) fields(c *codec) *codec {
 	c.varint(&u.Inodes)
 	if c.more(u.Steps != 0) {
 		if c.varint(&u.Steps); u.Steps == 0 {
-			c.fail(errors.New("a count of no checkpoints is not written"))
+			c.fail(errors.New("the count of checkpoints is 0, and should not be there"))
 		}
 	}
 	if u.Zero() {
-		c.fail(errors.New("nothing is counted, and the record should not be there"))
+		c.fail(errors.New("all counts are 0, and the record should not be there"))
 	}
 	return c
 }

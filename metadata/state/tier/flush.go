@@ -308,7 +308,7 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 }
 
 // recordResidue records bytes that are, or may be, at a key and belong to nothing. They become an
-// object that a job deletes, at the cluster time after or later.
+// object. A job deletes it once cluster time has reached after.
 func recordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
 	id, err := t.NextID(record.CObject)
 	if err != nil {

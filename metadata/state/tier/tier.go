@@ -58,7 +58,7 @@ func ReadObject(v *kvtx.View, sc kvtx.Scope, op *wire.GetObject) (*wire.MetaResp
 // maxStuckLook bounds the jobs that a search for a stuck one inspects.
 const maxStuckLook = 10_000
 
-// stuckMove returns the oldest stuck job; nil if it is not among the first jobs.
+// stuckMove returns the oldest stuck job. It is nil if none of the first maxStuckLook jobs is stuck.
 func stuckMove(v *kvtx.View) (found *record.Job, err error) {
 	looked := 0
 	err = v.EachIn(v.K.Table(record.TabJob), func(key, value []byte) (bool, error) {

@@ -97,8 +97,8 @@ func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err
 	return n, finished, nil
 }
 
-// recountInodes counts the next inodes. The cost of each depends on its path, so the piece ends
-// after limit changed counts or limit steps.
+// recountInodes counts the next inodes. An inode with a longer path costs more. So the piece of the
+// job ends after limit changed counts, or after it has walked over limit directories.
 func recountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err error) {
 	type one struct {
 		Id moraine.InodeID
