@@ -45,7 +45,7 @@ type dirtyChunk struct {
 	replaces bool          // the device has an older version of the chunk
 	done     chan struct{} // closed when the chunk is written, or will never be
 	err      error         // why it will never be written; set before done is closed
-	forgone  bool          // guarded by behind.mu: do not write it
+	canceled bool          // guarded by behind.mu: do not write it
 	failed   bool          // guarded by behind.mu: no writer will try it again
 }
 
@@ -63,7 +63,7 @@ func (b *behind) admits() bool {
 }
 
 // add takes a chunk; false: no writer would write it. The caller holds the claim,
-// and has forgone an older version of the chunk.
+// and has canceled an older version of the chunk.
 func (b *behind) add(d *dirtyChunk) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,16 +227,16 @@ func (t *Tier) clean(ctx context.Context, d *dirtyChunk) error {
 	}
 }
 
-// write puts a chunk on the device, unless the chunk was forgone.
+// write puts a chunk on the device, unless the chunk was canceled.
 func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	if err := t.claims.Take(ctx, d.key.id); err != nil {
 		return gaveUp("mem.write", d.key.id, err)
 	}
 	defer t.claims.Drop(d.key.id)
 	t.behind.mu.Lock()
-	forgone := d.forgone
+	canceled := d.canceled
 	t.behind.mu.Unlock()
-	if !forgone {
+	if !canceled {
 		t.verify(d)
 		err := t.lower.Put(ctx, d.held.header, d.data, d.sums)
 		// Put brought a later version, which has replaced this one.
@@ -248,15 +248,15 @@ func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	return nil
 }
 
-// fail gives up the write of a chunk. The chunk stays in memory, unless it was
-// forgone meanwhile.
+// fail ends the write of a chunk without success. The chunk stays in memory, unless
+// its write was canceled meanwhile.
 func (t *Tier) fail(d *dirtyChunk, err error) error {
 	t.behind.mu.Lock()
 	d.err, d.failed = err, true
-	forgone := d.forgone
+	canceled := d.canceled
 	t.behind.mu.Unlock()
 	close(d.done)
-	if forgone {
+	if canceled {
 		t.release(d)
 	}
 	return err
@@ -279,15 +279,15 @@ func (t *Tier) release(d *dirtyChunk) {
 	t.m.dirty.Release(size)
 }
 
-// forgo ends a dirty chunk that need not be written. Its writer, if it has one,
+// cancelWrite ends a dirty chunk that need not be written. Its writer, if it has one,
 // notices that. The caller holds the claim.
-func (t *Tier) forgo(id moraine.ChunkID) {
+func (t *Tier) cancelWrite(id moraine.ChunkID) {
 	t.behind.mu.Lock()
 	d := t.behind.chunks[id]
 	failed := d != nil && d.failed
 	if d != nil {
 		t.behind.remove(d)
-		d.forgone = true
+		d.canceled = true
 	}
 	t.behind.mu.Unlock()
 	t.m.cache.drop(t.key(id))
@@ -296,10 +296,10 @@ func (t *Tier) forgo(id moraine.ChunkID) {
 	}
 }
 
-// forgoAll ends, at the end, the chunks that could not be written.
-func (t *Tier) forgoAll() {
+// cancelAll ends, at the end, the chunks that could not be written.
+func (t *Tier) cancelAll() {
 	for _, h := range t.behind.from(moraine.ChunkID{}) {
-		t.forgo(h.ID)
+		t.cancelWrite(h.ID)
 	}
 }
 

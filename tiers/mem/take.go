@@ -100,7 +100,7 @@ func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffe
 // hold makes a chunk a dirty one. replaces says whether the device has an older
 // version. The caller holds the claim.
 func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces bool) error {
-	t.forgo(h.ID) // the dirty version is older
+	t.cancelWrite(h.ID) // the dirty version is older
 	c := chunkOf(t.key(h.ID), h, buf, sums)
 	c.dirty, c.refs = true, 1
 	// The writer needs the claim, so readers find the chunk here before it is

@@ -76,7 +76,7 @@ func (t *Tier) put(ctx context.Context, h tiers.Header, data []byte, sums []uint
 		return err
 	}
 	if old != nil && *old != h {
-		t.forgo(h.ID)
+		t.cancelWrite(h.ID)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error 
 			return gaveUp(op, d.ID, err)
 		}
 		if h := t.behind.header(d.ID); h != nil && h.Version < d.Below {
-			t.forgo(d.ID)
+			t.cancelWrite(d.ID)
 		}
 		t.claims.Drop(d.ID)
 	}
@@ -270,7 +270,7 @@ func (t *Tier) Close() error {
 	t.lifeMu.Unlock()
 	t.calls.Wait()
 	t.behind.running.Wait()
-	t.forgoAll()
+	t.cancelAll()
 	t.m.cache.dropTier(t.number)
 	return t.lower.Close()
 }
