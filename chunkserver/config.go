@@ -154,7 +154,7 @@ func (c *Config) validate() error {
 	case c.PieceBytes < 2*maxPiece:
 		return bad("piece memory is below the minimum of two pieces (32 MiB)")
 	case c.HeartbeatInterval < 0 || c.ReportInterval < 0:
-		return bad("negative interval")
+		return bad("an interval is negative")
 	}
 	seen := map[string]bool{}
 	for _, d := range c.Devices {

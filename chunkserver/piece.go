@@ -84,9 +84,9 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	return p.data[req.Offset-first*o.Piece:][:req.Length], sum, func() { s.pieces.release(p) }, nil
 }
 
-// lend returns a piece, which the caller releases, and the checksum of a range of
-// it by the checksums of its arrival. A piece damaged in memory is read again,
-// once.
+// lend returns a piece, which the caller releases, and the checksum of one of its
+// ranges. It computes that from the checksums that the piece had when it arrived. It
+// reads a piece that is damaged in memory again, once.
 func (p *pieces) lend(ctx context.Context, key pieceKey, off, n int64, verify bool) (pc *piece, sum uint32, err error) {
 	for range 2 {
 		if pc, err = p.get(ctx, key); err != nil {

@@ -20,8 +20,8 @@ const (
 	// reserved.
 	clientAway = 10 * time.Second
 	// shareWait limits the wait of one request: its sender gives up on a server
-	// that does not answer for 10 s. A request that would wait longer proceeds
-	// after that time, uncounted.
+	// that does not answer for 10 s. After that time the request proceeds, and the
+	// limiter does not count it.
 	shareWait = 4 * time.Second
 )
 
@@ -142,8 +142,8 @@ func (n *Neighbour) admitBackground(ctx context.Context, bytes int, waited time.
 	return nil
 }
 
-// waitInLine takes bytes of a queue's limiter. A request that would wait longer
-// than most proceeds after that time, and takes none.
+// waitInLine waits for its turn and takes bytes of a queue's limiter. After the time
+// most it stops waiting: the request proceeds, and the limiter does not count it.
 func (n *Neighbour) waitInLine(ctx context.Context, l *shareLine, bytes int, most time.Duration) error {
 	due := n.deps.Clock.Now().Add(max(most, 0))
 	select {

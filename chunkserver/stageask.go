@@ -96,7 +96,7 @@ func (p *pieces) askStage(ctx context.Context, ask stageAsk) error {
 		}
 		if a := resp.GetEntry().GetAttr(); a.GetTenant() != ask.object.Tenant {
 			return &moraine.Error{Op: "chunkserver.GetPiece", Ref: moraine.InodeID(ask.inode).String(), Kind: moraine.PermissionDenied,
-				Err: fmt.Errorf("file of tenant %d was named with an object of tenant %d", a.GetTenant(), ask.object.Tenant)}
+				Err: fmt.Errorf("the file belongs to tenant %d, but the object to tenant %d", a.GetTenant(), ask.object.Tenant)}
 		}
 	}
 	_, err := p.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{

@@ -131,8 +131,8 @@ func (w *watched) Put(ctx context.Context, h tiers.Header, data []byte, sums []u
 	err := w.keeper.Put(ctx, h, data, sums)
 	now := w.clock.Now()
 	took := now.Sub(began)
-	// A put that its deadline ended would have taken longer by an unknown time. So
-	// one with a short deadline does not count.
+	// A put that its deadline ended shows only a lower bound of its time. It counts
+	// only if that bound is already above the observed time.
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && uint64(took.Microseconds()) > w.puts.micros(now)
 	if err == nil || late {
 		w.puts.add(now, took)

@@ -17,10 +17,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutObject stores an object. When it returns nil the object is at the requested
-// level, durable (nvme) unless that was memory, and visible, whole. On error
-// nothing of it is visible. (After an error that says to try again it may still
-// appear, whole.)
+// PutObject stores an object. When it returns nil, the whole object is visible and at
+// the requested level: nvme, which is durable, or memory. On error nothing of it is
+// visible. After an error that says to try again, the whole object may still appear.
 func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	endAfterChunked(rc)
 	if err := refusedForm(rc); err != nil {

@@ -20,9 +20,9 @@ import (
 // subresource would then be a PUT of the object. So this endpoint refuses, before
 // it does anything, a request for more than it supports.
 
-// subresources are the query arguments, by method, that select what a request that
-// changes something is about, or qualify it. All others are refused. This endpoint
-// has no bucket configuration to set.
+// subresources are the query arguments that a request with side effects may have, by
+// method. They select a part of the object or bucket, or qualify the request. The
+// endpoint refuses all others. It has no bucket configuration to set.
 var (
 	objectArgs = map[string][]string{
 		http.MethodPut:    {"uploadId", "partNumber", "tagging", "versionId"},

@@ -133,8 +133,8 @@ type Result struct {
 	// Stripes is the number of stripes in the fleet.
 	Stripes float64 `json:"stripes"`
 	// RebuildDevice and RebuildHost are how long the chunks of one lost device, and
-	// of one lost host, take to rebuild. They are in seconds, without the wait
-	// before.
+	// of one lost host, take to rebuild. They are in seconds, and do not include the
+	// wait before the rebuild begins.
 	RebuildDevice float64 `json:"rebuild_device_seconds"`
 	RebuildHost   float64 `json:"rebuild_host_seconds"`
 	// Episodes is how many were drawn, and Lossy how many of them lost stripes.

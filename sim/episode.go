@@ -55,8 +55,8 @@ func (e *episode) run() error {
 		window, drawn := e.untilWhole(), rate
 		if e.lost == 0 && e.hosts > 1 {
 			// While stripes miss that many chunks, a further loss is drawn about
-			// half of the time. Otherwise the few seconds that matter most would
-			// hardly ever have one.
+			// half of the time. Otherwise almost no loss would fall into these few
+			// seconds, which matter most.
 			window = e.untilBetter()
 			drawn = max(rate, 1/window)
 		}

@@ -171,7 +171,7 @@ func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, rep
 	key, peer := s.keys.find(h.KeyId, s.clock.Now())
 	if key == nil {
 		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Stale,
-			Err: errors.New("key is unknown or expired: open a new control connection for another")}
+			Err: errors.New("key is unknown or expired: open a new control connection to get another key")}
 	}
 	if len(h.Nonce) != nonceLen {
 		return nil, badFrame("a nonce of %d bytes", len(h.Nonce))

@@ -382,7 +382,7 @@ func (c *clientConn) close(err error) {
 	ended := c.calls
 	c.calls = nil
 	c.mu.Unlock()
-	c.stream.Close() //nolint:errcheck // nothing is owed on it
+	c.stream.Close() //nolint:errcheck // a failed close loses nothing
 	c.w.stop(c.err)
 	for _, cl := range ended {
 		cl.end(c.err)

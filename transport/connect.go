@@ -175,7 +175,7 @@ func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *
 // greetOn shakes hands on nc, which was dialled for addr, and closes it on failure.
 func (pr *peer) greetOn(ctx context.Context, nc net.Conn, class Class, addr string, key *sharedKey) (*greeted, error) {
 	// Closing the connection ends a handshake that exceeds its time.
-	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // nothing is owed on it
+	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // a failed close loses nothing
 	g, err := pr.shake(ctx, nc, class, addr, key)
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -186,7 +186,7 @@ func (pr *peer) greetOn(ctx context.Context, nc net.Conn, class Class, addr stri
 	if err == nil {
 		return g, nil
 	}
-	nc.Close() //nolint:errcheck // nothing is owed on it
+	nc.Close() //nolint:errcheck // a failed close loses nothing
 	var refused *refusedError
 	switch {
 	case errors.As(err, &refused):
@@ -355,7 +355,7 @@ func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 		c.expiry = time.AfterFunc(end.Sub(p.clock.Now()), func() { g.stream.Close() }) //nolint:errcheck // it may have ended
 	}
 	if err := p.holdStream(c); err != nil {
-		c.Close() //nolint:errcheck // nothing was said on it
+		c.Close() //nolint:errcheck // a failed close loses nothing
 		return nil, err
 	}
 	return c, nil

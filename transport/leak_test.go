@@ -64,14 +64,14 @@ func (s *leakServers) dial(q *leakRequest) (nc *net.TCPConn, frame []byte) {
 // abort sends a request with a part of its payload, and closes the connection.
 func (s *leakServers) abort(q *leakRequest) {
 	nc, frame := s.dial(q)
-	defer nc.Close() //nolint:errcheck // nothing is owed on it
+	defer nc.Close() //nolint:errcheck // a failed close loses nothing
 	_, _ = nc.Write(append(frame, q.payload[:s.chance(time.Duration(len(q.payload)+1))]...))
 }
 
 // half sends a part of a request's frame, and closes the connection.
 func (s *leakServers) half(q *leakRequest) {
 	nc, frame := s.dial(q)
-	defer nc.Close() //nolint:errcheck // nothing is owed on it
+	defer nc.Close() //nolint:errcheck // a failed close loses nothing
 	_, _ = nc.Write(frame[:s.chance(time.Duration(len(frame)))])
 }
 
@@ -79,7 +79,7 @@ func (s *leakServers) half(q *leakRequest) {
 // sockets' buffers is then in flight.
 func (s *leakServers) leave(q *leakRequest) {
 	nc, frame := s.dial(q)
-	defer nc.Close() //nolint:errcheck // nothing is owed on it
+	defer nc.Close() //nolint:errcheck // a failed close loses nothing
 	_ = nc.SetReadBuffer(4096)
 	_ = nc.SetReadDeadline(time.Now().Add(leakWait))
 	_, _ = nc.Write(append(frame, q.payload...))

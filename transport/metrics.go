@@ -120,9 +120,9 @@ func (m *Metrics) done(s side, k Kind, d time.Duration, err error) {
 	(*c).Inc()
 }
 
-// traffic adds the bytes that a connection counted since the last call to m. The
-// check of a connection and its end both report, in any order: of two reports, the
-// smaller count is the earlier one.
+// traffic adds the bytes that a connection counted since the last call to m. Two
+// goroutines report: the periodic check and the end of the connection. Their reports
+// may arrive in either order, so the one with the smaller count is the older one.
 type traffic struct {
 	mu             sync.Mutex // guards the fields below
 	sent, received uint64

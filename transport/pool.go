@@ -286,7 +286,8 @@ func (p *Pool) show(c *clientConn) {
 			wait = min(2*wait, p.cfg.MaxBackoff)
 		}
 		c.showing.Store(false)
-		// A token that came after the last check found this goroutine at work.
+		// A token may have arrived after the last check, while this goroutine still counted
+		// as showing it. So check once more.
 		if p.isShown(c) || !c.showing.CompareAndSwap(false, true) {
 			return
 		}

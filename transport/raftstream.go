@@ -39,10 +39,10 @@ func (l *raftListener) serve(c *serverConn) {
 		select {
 		case <-rc.done:
 		case <-l.closed:
-			rc.Close() //nolint:errcheck // nothing is owed on it
+			rc.Close() //nolint:errcheck // a failed close loses nothing
 		}
 	case <-l.closed:
-		rc.Close() //nolint:errcheck // nothing is owed on it
+		rc.Close() //nolint:errcheck // a failed close loses nothing
 	}
 }
 

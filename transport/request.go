@@ -35,9 +35,9 @@ type request struct {
 
 var _ context.Context = (*request)(nil)
 
-// longestRequest limits the deadline of a request. Callers of this build always have
-// one, of minutes. A caller without one would hold what its request waits for as long
-// as it likes.
+// longestRequest limits the deadline of a request. Callers of this build always send a deadline
+// of minutes. Without a limit, a request could occupy what it waits for as long as its caller
+// likes.
 const longestRequest = time.Hour
 
 // newRequest returns the request that h begins, which has just been read.

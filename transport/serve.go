@@ -312,7 +312,7 @@ func (c *serverConn) close(err error) {
 	}
 	c.mu.Unlock()
 	c.cancel()
-	c.stream.Close() //nolint:errcheck // nothing is owed on it
+	c.stream.Close() //nolint:errcheck // a failed close loses nothing
 	c.w.stop(lost("", err))
 }
 

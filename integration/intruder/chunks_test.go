@@ -136,7 +136,7 @@ func atChunkservers(w *world, i *intruder) {
 	require.Equal(t, before, w.picture())
 	r, err := w.owner.OpenFile(ctx, "/b/"+secret+"-dir/"+secret+"-file")
 	require.NoError(t, err)
-	defer r.Close() //nolint:errcheck // nothing is owed on it
+	defer r.Close() //nolint:errcheck // a failed close loses nothing
 	got := make([]byte, secretSize)
 	require.NoError(t, r.ReadRange(ctx, got, 0))
 	require.Equal(t, make([]byte, secretSize), got)

@@ -192,7 +192,7 @@ func TestIntruderWithACertificateOfANode(t *testing.T) {
 	inWorld(t, func(w *world) {
 		node := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "n9"})
 		meta := w.cluster.DialerAs(transport.Peer{Role: transport.RoleMetadata, Node: "m9"})
-		defer meta.Close() //nolint:errcheck // nothing is owed on it
+		defer meta.Close() //nolint:errcheck // a failed close loses nothing
 		m9 := meta.Metadata([]string{memnet.Address("m1")})
 		before := w.picture()
 		fields := ops()

@@ -35,7 +35,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		w := &world{t: t, cluster: c, hosts: map[uint32]string{}}
 		w.owner, err = c.Client(ctx, "owner")
 		require.NoError(t, err)
-		defer w.owner.Close() //nolint:errcheck // nothing is owed on it
+		defer w.owner.Close() //nolint:errcheck // a failed close loses nothing
 		for _, h := range w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}}).GetTopology().Hosts {
 			for _, d := range h.Devices {
 				w.hosts[d.Id] = h.Id
@@ -134,7 +134,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		require.Empty(t, extents(left, stayed.Inode).Limited)
 		reader, err := c.ClientAs(ctx, transport.Peer{Role: transport.RoleClient, Node: "reader", Scope: "/team/theirs"}, client.Config{})
 		require.NoError(t, err)
-		defer reader.Close() //nolint:errcheck // nothing is owed on it
+		defer reader.Close() //nolint:errcheck // a failed close loses nothing
 		for n := range files {
 			if n == 5 {
 				continue

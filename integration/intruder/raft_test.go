@@ -127,7 +127,7 @@ func TestIntruderAtTheLog(t *testing.T) {
 				if want {
 					require.Eventually(t, func() bool { return streams.Load() == 1 }, time.Minute, time.Millisecond)
 				}
-				nc.Close() //nolint:errcheck // nothing is owed on it
+				nc.Close() //nolint:errcheck // a failed close loses nothing
 				if !want {
 					require.Zero(t, streams.Load(), "%s %s: %s", mode, at, name)
 				}

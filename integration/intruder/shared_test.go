@@ -95,10 +95,10 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 	// Through a client.
 	reader, err := w.cluster.ClientAs(ctx, confined[0].peer, client.Config{Patience: 5 * time.Second})
 	require.NoError(t, err)
-	defer reader.Close() //nolint:errcheck // nothing is owed on it
+	defer reader.Close() //nolint:errcheck // a failed close loses nothing
 	r, err := reader.OpenFile(ctx, "/part")
 	require.NoError(t, err)
-	defer r.Close() //nolint:errcheck // nothing is owed on it
+	defer r.Close() //nolint:errcheck // a failed close loses nothing
 	got := make([]byte, len(want))
 	require.NoError(t, r.ReadRange(ctx, got, 0))
 	require.Equal(t, want, got)

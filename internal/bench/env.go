@@ -43,8 +43,8 @@ type Env struct {
 	WorkingSet int64
 	// How is how Failover stops leaders: kill, stop, vanish. Nil: kill.
 	How []string
-	// Inodes is how many inodes Load makes in State. One of ContentEvery of their
-	// files has content.
+	// Inodes is how many inodes Load makes in State. Of ContentEvery files in a row,
+	// one has content.
 	Inodes, ContentEvery uint64
 	State                string
 	// Mode is the transport mode of the cluster. MetadataArgs are the arguments

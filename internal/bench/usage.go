@@ -76,7 +76,7 @@ func diskBytes(dir string) (read, written uint64, ok bool) {
 func dropPageCache() error {
 	unix.Sync()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
-		return fmt.Errorf("bench: drop the page cache, for which it must be root: %w", err)
+		return fmt.Errorf("bench: drop the page cache (run it as root): %w", err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/morainefs/moraine/internal/llama"
 )
 
-// The part that steps 6 and 7 read, of the second step.
+// The rank and the checkpoint step whose part is read in steps 6 and 7 of the demo.
 const (
 	partRank = 0
 	partStep = 2

@@ -161,7 +161,7 @@ func (r *rank) save(ctx context.Context, o order) error {
 
 // train takes small steps of arithmetic until done is closed, one every few
 // milliseconds as if an accelerator did most of the work. It regularly reports the
-// progress of the save. The channel gets how many steps it took.
+// progress of the save. At the end it sends the number of steps on the channel.
 func (r *rank) train(done <-chan struct{}, report func()) <-chan int {
 	steps := make(chan int, 1)
 	go func() {

@@ -36,8 +36,8 @@ type Config struct {
 	// Dir holds everything: certificates, logs, data. It is made if missing. If it
 	// already holds a cluster, that is started again.
 	Dir string
-	// CertsDir is the directory of the certificates (default: one in Dir). Missing
-	// ones are made.
+	// CertsDir is the directory of the certificates (default: one in Dir). Start makes
+	// the certificates that are missing.
 	CertsDir string
 	// Metadata servers (default 3), Chunkservers (default 6, negative for none), each
 	// a host of its own, with Devices devices (default 1).

@@ -36,7 +36,7 @@ type Reporter struct {
 	quiet map[string]*quiet
 }
 
-// quiet is the suppressed log lines about one resource since the last one.
+// quiet counts the log lines about one resource that were suppressed since the last written one.
 type quiet struct {
 	since      time.Time
 	suppressed int

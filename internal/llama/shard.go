@@ -150,7 +150,7 @@ func Digest(m Model, sums []Sum) (string, error) {
 		var at int64
 		for ; len(sums) > 0 && sums[0].Name == tensors[i].Name; sums = sums[1:] {
 			if sums[0].Offset != at && sums[0].Len > 0 {
-				return "", fmt.Errorf("tensor %s: bytes from %d on, not %d", sums[0].Name, sums[0].Offset, at)
+				return "", fmt.Errorf("tensor %s: the next bytes begin at %d, want %d", sums[0].Name, sums[0].Offset, at)
 			}
 			whole, at = crc.Combine(whole, sums[0].CRC, sums[0].Len), at+sums[0].Len
 		}

@@ -11,9 +11,9 @@ import (
 
 // Places are the connections of a server. The library answers those past its limit
 // with 503, whoever holds the others. A client without a key could hold them all,
-// by staying silent and reconnecting. So a few places stay free: when they would be
-// used, the oldest connection without a proven key is ended. Safe for concurrent
-// use.
+// by staying silent and reconnecting. So a few places stay free. If the next
+// connection would take one of these, the endpoint ends the oldest connection that
+// has not proved its key. Safe for concurrent use.
 type Places struct {
 	most int // connections, before one is ended for the next
 
@@ -35,7 +35,7 @@ func (p *Places) state(nc net.Conn, s fasthttp.ConnState) {
 	switch s {
 	case fasthttp.StateNew:
 		if first := p.add(nc); first != nil {
-			go first.Close() //nolint:errcheck // nothing is owed on it. One with TLS says goodbye, and may not be let to
+			go first.Close() //nolint:errcheck // a failed close loses nothing; the close of a TLS connection may block
 		}
 	case fasthttp.StateClosed, fasthttp.StateHijacked:
 		p.mu.Lock()

@@ -65,9 +65,9 @@ func classify(ctx context.Context, err error) (kind moraine.Kind, refused bool) 
 	return moraine.Unavailable, errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial"
 }
 
-// classifyAnswer interprets an error answer of the store. Only an answer that
-// blames the request is certain. After a 5xx, or an error inside a 200, the store
-// may have carried out the request.
+// classifyAnswer interprets an error answer of the store. Only a 4xx means for
+// certain that the store refused the request. After a 5xx, or an error inside a
+// 200, the store may have carried it out.
 func classifyAnswer(e minio.ErrorResponse) (kind moraine.Kind, refused bool) {
 	refused = e.StatusCode >= 400 && e.StatusCode < 500 && e.StatusCode != http.StatusRequestTimeout
 	switch e.Code {

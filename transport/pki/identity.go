@@ -262,7 +262,7 @@ func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {
 	return nil
 }
 
-// notYet says that something is valid only later than the clock of the machine that verifies it.
+// notYet returns the error for a certificate whose validity begins after the verifier's present time.
 func notYet(from, now time.Time) error {
 	return fmt.Errorf("valid only from %s, and the clock says %s: check the clocks of the machine that issued it and of the one that refuses it",
 		from.UTC().Format(day), now.UTC().Format(day))

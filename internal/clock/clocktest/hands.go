@@ -34,7 +34,7 @@ func (h *Hands) Slept(d time.Duration) { h.behind.Add(int64(d)) }
 // the monotonic reading.
 func (h *Hands) Now() time.Time {
 	now := time.Now()
-	mono := now.UnixNano() // inside a bubble, whose times have no other reading
+	mono := now.UnixNano() // inside a bubble of synctest, times have no monotonic reading
 	if r := (*reading)(unsafe.Pointer(&now)); r.wall&hasMonotonic != 0 {
 		mono = r.mono
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// workerTargets returns what opens a worker's targets.
+// workerTargets returns the function that opens a worker's target, and the one that ends them all.
 func workerTargets(env *cli.Env, o *benchOptions, op bench.Op) (open func(context.Context) (bench.Target, error), end func(), err error) {
 	switch {
 	case o.path != "":

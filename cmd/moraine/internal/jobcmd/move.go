@@ -249,8 +249,8 @@ func describeTier(t *wire.TierReply) tierInfo {
 	return i
 }
 
-// moverWord is the time within which each mover has reported its bucket's properties to a
-// new metadata leader: it requests jobs at least as often.
+// moverWord is how long a new metadata leader may wait for the properties of a bucket. Movers
+// report them with their requests for jobs, which are at most that far apart.
 const moverWord = 30 * time.Second
 
 // unprobed are the buckets of which nothing is known.

@@ -174,7 +174,7 @@ func askHeard(ctx context.Context, env *cli.Env, hosts []*wire.Host) (highest mo
 		}
 		return 0, silent, err
 	}
-	defer closePool() //nolint:errcheck // nothing is owed on it
+	defer closePool() //nolint:errcheck // a failed close loses nothing
 	said := make([]moraine.Incarnation, len(hosts))
 	errs := make([]error, len(hosts))
 	var wg sync.WaitGroup
