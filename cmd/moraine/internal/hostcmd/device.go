@@ -243,6 +243,6 @@ gives up the chunks that stripes still have on it.`,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown to people")
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "with retired, of a device that is out: "+
-		"give up, for good, the chunks that stripes still have on it")
+		"abandon, for good, the chunks that stripes still have on it")
 	return cmd
 }

@@ -61,7 +61,7 @@ has a chunk on one of them. Drain the host first ("moraine drain HOST --wait"); 
 host that also waits for its rebuild.
 
 A rebuild cannot finish where too few chunks of some stripes are left, or where there is no
-place for new ones. Then --accept-loss gives up the chunks on devices that are out. Set a
+place for new ones. Then --accept-loss abandons the chunks on devices that are out. Set a
 device that is in or draining out first ("moraine device set ID out"). Then end the
 host's chunkserver.`,
 		Args: cobra.ExactArgs(1),
@@ -70,7 +70,7 @@ host's chunkserver.`,
 				Reason: "its host was removed", AcceptLoss: acceptLoss})
 		}),
 	}
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up, for good, the chunks that stripes "+
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "abandon, for good, the chunks that stripes "+
 		"still have on its devices that are out")
 	return cmd
 }

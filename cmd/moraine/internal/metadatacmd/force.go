@@ -71,7 +71,7 @@ soon as the new incarnation reaches them.`,
 	o.flags(cmd)
 	cmd.Flags().Uint8Var(&o.after, afterFlag, 0, "highest number that an incarnation of this cluster ever had, for when a "+
 		"chunkserver does not answer")
-	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it: give up all that only the lost "+
+	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it: abandon all that only the lost "+
 		"servers knew")
 	return cmd
 }
