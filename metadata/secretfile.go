@@ -46,7 +46,7 @@ func (d DirSecrets) Load() ([]byte, error) {
 		return nil, d.fail(moraine.IOError, err)
 	}
 	fields := strings.Fields(string(b))
-	damaged := d.fail(moraine.Corrupt, errors.New("the file is damaged: remove it, and the server gets the secret from another metadata server. If none has it, the leader makes a new secret and new signing keys"))
+	damaged := d.fail(moraine.Corrupt, errors.New("the file is damaged: remove it, so that the server gets the secret from another one; if none has it, the leader makes new keys"))
 	if len(fields) != 3 || fields[0] != secretMagic {
 		return nil, damaged
 	}

@@ -74,7 +74,7 @@ func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release 
 			"node", c.Caller.Node, "role", c.Caller.Role, "sessions", d.cfg.MaxSessions)
 	}
 	return nil, &moraine.Error{Ref: c.Caller.Node, Kind: moraine.Unavailable,
-		Err: fmt.Errorf("the certificate of %q has %d live sessions, its limit: close clients that nobody needs. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
+		Err: fmt.Errorf("the certificate of %q has %d live sessions, its limit: close clients, issue more certificates, or raise --max-sessions (the session of a dead client ends after %v)",
 			c.Caller.Node, d.cfg.MaxSessions, d.cfg.SessionTimeout)}
 }
 

@@ -61,9 +61,9 @@ func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, er
 	return token, expires, err
 }
 
-// current returns, of the keys that can be decrypted, the newest one that every
-// chunkserver has had time to receive. Otherwise it returns the oldest; nil if
-// there is none.
+// current returns the newest key that every chunkserver has had time to receive, or
+// else the oldest key. It considers only keys that this server can decrypt, and
+// returns nil if there is none.
 func (s *signer) current() *signingKey {
 	keys := *s.keys.Load()
 	now := s.time()

@@ -48,7 +48,7 @@ func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wir
 		reply.Refused = fmt.Sprintf("%s was removed from the cluster: end it; its --data is of no use any more", beat.Id)
 		return nil
 	case beat.Status.GetLevel() < info.FeatureLevel:
-		reply.Refused = fmt.Sprintf("its build speaks feature level %d, and the cluster is at %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
+		reply.Refused = fmt.Sprintf("its build supports feature level %d, but the cluster has level %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
 		return nil
 	case member && !known:
 		if err := g.setMember(ctx, beat.Id, dir); err != nil {
@@ -65,9 +65,8 @@ func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wir
 }
 
 func wipedText(id string) string {
-	return fmt.Sprintf("it was in the cluster with another --data, and has forgotten what it acknowledged and voted there. "+
-		"Start it on an empty --data under an id that was never used (say %[1]sb), with --join and all servers in --peers, and give it the place of the old one: "+
-		"moraine metadata replace %[1]s %[1]sb=HOST:PORT", id)
+	return fmt.Sprintf("server %[1]s was a member with another --data: start it on an empty --data under a new id (say %[1]sb), "+
+		"with --join and --peers, then run moraine metadata replace %[1]s %[1]sb=HOST:PORT", id)
 }
 
 func (g *Group) setMember(ctx context.Context, id string, dir moraine.UUID) error {

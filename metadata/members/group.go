@@ -190,7 +190,7 @@ func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) 
 	case !heard:
 		return "it has not reported its state yet"
 	case h.status.GetLevel() < info.FeatureLevel:
-		return fmt.Sprintf("its build speaks feature level %d, the cluster is at %d", h.status.GetLevel(), info.FeatureLevel)
+		return fmt.Sprintf("its build supports feature level %d, but the cluster has level %d", h.status.GetLevel(), info.FeatureLevel)
 	case !known:
 		return "its --data is not recorded yet"
 	case member.Match+caughtUp < own.LogLast:

@@ -48,8 +48,8 @@ func (l *Loader) Apply(fn func(kv kvtx.KV, index uint64) error) error {
 	return err
 }
 
-// Load forms cfg.Dir, which must be empty or missing, as a node of the group of cfg.Peers, like
-// Bootstrap, with a state that fill makes. What fill applies stands for the first log entries, for
+// Load makes cfg.Dir, which must be empty or missing, the directory of a node of the group of
+// cfg.Peers. It does so like Bootstrap, but with a state that fill makes. What fill applies stands for the first log entries, for
 // which no log is written. It is for states so large that applying a log would take too long.
 // Nothing is durable before Load returns. An interrupted Load may be repeated; after an error only
 // by another process. The other nodes of the group must be made from this one by Seed.
