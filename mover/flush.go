@@ -125,7 +125,7 @@ func (f *flushing) wasKept(ctx context.Context) (bool, error) {
 	return err == nil && info.Size == int64(old.GetSize()), err
 }
 
-// keep copies an object that something still refers to to another key.
+// keep copies an object that files still refer to. The copy is at another key.
 func (f *flushing) keep(ctx context.Context) error {
 	old, dst := f.task.GetObject(), f.task.GetKeepKey()
 	if old == nil || dst == "" {

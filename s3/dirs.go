@@ -38,8 +38,8 @@ func (t *tree) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, er
 	return nil, dirsGone(dir)
 }
 
-// makeDirsOnce is makeDirs that returns NotFound if an existing directory is
-// removed before it makes one in it.
+// makeDirsOnce is one attempt of makeDirs. It returns NotFound if somebody removes
+// a directory before makeDirsOnce creates the next one in it.
 func (t *tree) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
 	attr, err := t.cl.Stat(ctx, path.Join(bucketPath(bucket), dir))
 	switch {

@@ -288,9 +288,9 @@ func (m *memoryFiles) waitNVMe(ctx context.Context) (err error) {
 	return nil
 }
 
-// atMemory returns which part of the chunks put since before was acknowledged at
-// level memory. A server counts the outcome of a chunk just after the metadata has
-// it.
+// atMemory returns the share of chunks that servers acknowledged at level memory,
+// of all chunks written since before. A server counts the outcome of a chunk just
+// after the metadata has it.
 func (s servers) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
 	const looks = 20
 	for range looks {

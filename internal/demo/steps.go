@@ -187,7 +187,8 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 	return p
 }
 
-// answered records a gap that ends now. It began at last, or at the kill if that was later.
+// answered records a gap between answers, which ends now. The gap began at last, or at the kill if
+// the kill came later.
 func (p *probe) answered(last time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

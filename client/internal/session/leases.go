@@ -86,7 +86,7 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	}
 	if err != nil || r.Ended || !r.Renewed {
 		if err != nil && ctx.Err() == nil && !retry.IsTransient(err) {
-			k.meta.Log.Debug("no leases", "session", moraine.SessionID(s.Id), "err", err)
+			k.meta.Log.Debug("the service granted no cache leases", "session", moraine.SessionID(s.Id), "err", err)
 		}
 		return false
 	}

@@ -43,8 +43,9 @@ func newReporter(c *Engine) *reporter {
 		reported: map[reportedChunk]time.Time{}}
 }
 
-// add reports a chunk of the record s. That record may be outdated because the chunk was
-// rebuilt in its place; then the service must not rebuild it again.
+// add reports a bad chunk of the record s. The record may be outdated, because repair already
+// rebuilt the chunk. The service compares the versions, so that it does not rebuild the chunk
+// again.
 func (r *reporter) add(s *Record, index int, kind moraine.Kind) {
 	r.report(s, index, &wire.BadChunk{Kind: uint32(kind)})
 }
