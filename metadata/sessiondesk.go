@@ -230,8 +230,8 @@ const (
 	maxExpireCommands = 64
 )
 
-// gateways returns when the certificates of gateways with sessions expire, each once, with the
-// earliest time.
+// gateways returns, for each gateway with a session, the earliest time at which one of its
+// certificates expires.
 func (s *sessions) gateways() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

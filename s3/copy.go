@@ -98,7 +98,7 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// whole is all of a file, at the generation found.
+// whole returns the range of a whole file, at the generation in a.
 func whole(a *wire.Attr) []client.InodeRange {
 	if a.Size == 0 {
 		return nil

@@ -124,8 +124,9 @@ func parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 	return s.parent, nil
 }
 
-// lower lowers the height of a directory that lost a subdirectory, and of those above it, as far as
-// an inspection of their entries shows.
+// lower lowers the height of a directory that lost a subdirectory, and of those above it. It
+// inspects their entries to find the heights, and leaves a height as it is where that takes too
+// long.
 func lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 	for at != 0 {
 		have, err := Height(&t.View, at)
