@@ -114,7 +114,7 @@ func TestParseRefuses(t *testing.T) {
 		"a metadata key twice":   {`{"__metadata__":{"a":"b","a":"c"}}`, 0, "listed twice"},
 		"metadata not a string":  {`{"__metadata__":{"a":1}}`, 0, "expected"},
 		"metadata like a tensor": {`{"__metadata__":{"dtype":"U8","shape":[2]}}`, 0, "expected"},
-		"trailing text":          {`{}x`, 0, "follows"},
+		"trailing text":          {`{}x`, 0, "after its JSON object"},
 		"trailing comma":         {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},}`, 2, "expected"},
 		"a string without end":   {`{"a`, 0, "does not end"},
 		"a string with escape":   {`{"a\`, 0, "does not end"},
