@@ -44,8 +44,7 @@ const (
 	_
 	_
 	CSpareMany
-	// The counters from here on are in the record only if they, or a later one, are not 0. Records
-	// of builds without them keep the same bytes.
+	// The counters from here on are in the record only if they, or a later one, are not 0.
 	CObject // last number issued
 	CObjects
 	CObjectBytes
@@ -57,7 +56,6 @@ const (
 	CStages
 	CEvictions
 	CDeletions // live DELETE_OBJECT jobs
-	_
 	CRebalancing // stripes that a REBALANCE job works on
 	CLossChanges // how often a stripe or file became lost, or readable again
 	CLostSteps   // committed checkpoints that have lost bytes
