@@ -32,7 +32,6 @@ import (
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/limit"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Client is a program's connection to a cluster, with its session. Its methods may be called
@@ -129,25 +128,6 @@ const closePatience = 3 * time.Second
 // concurrently.
 func (c *Client) MemoryInUse() int64 {
 	return c.io.MemoryInUse()
-}
-
-// Meta makes one request to the metadata service under the client's session. It repeats the
-// request across lost replies, failovers and redirects until the service answers, ctx ends, or
-// Config.Patience has passed. A mutation keeps its number through all attempts, so the service
-// applies it at most once. The caller sets only req.Op (and Partition), which must not change
-// until Meta returns. Meta fills in session and numbers.
-//
-// The error is a *moraine.Error with the service's answer. It is Timeout or
-// Canceled if ctx or the patience ended. It is so too if a reply was lost and a
-// server did not admit a further attempt. Then it is unknown whether a mutation
-// took effect.
-//
-// If the session has expired, Meta opens a new one and makes the request again under it. It
-// does not if an attempt under the old session may have taken effect, or if the request
-// concerns what the old session owned. Then the error is SessionExpired, and later requests run
-// under the new session.
-func (c *Client) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return c.meta.Do(ctx, req)
 }
 
 // Session returns the number of the client's current session.

@@ -20,16 +20,16 @@ type InodeRange struct {
 // CloneFile makes dst a copy of the file src that shares its bytes; no byte moves. opts.Replace
 // allows dst to replace an existing file; opts.Mode 0 means the mode of src. CrossTenant means
 // that the caller must copy the bytes instead.
-func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string, opts CreateOptions) (*wire.Attr, error) {
+func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string, opts CreateOptions) (Attr, error) {
 	if opts.Mode == 0 {
-		a, err := c.Inodes().Stat(ctx, src)
+		a, err := c.Inodes().stat(ctx, src)
 		if err != nil {
-			return nil, retry.Wrap("client.CloneFile", dst, err)
+			return Attr{}, retry.Wrap("client.CloneFile", dst, err)
 		}
 		opts.Mode = a.Mode
 	}
 	a, _, err := concat(ctx, c, dst, []InodeRange{{Inode: src}}, 0, opts)
-	return a, retry.Wrap("client.CloneFile", dst, err)
+	return Attr{a}, retry.Wrap("client.CloneFile", dst, err)
 }
 
 // Concat makes dst from ranges of other files, one after the other. Their number is not
@@ -39,17 +39,17 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 //
 // Up to 10,000 ranges run as a job of the service, which continues even if this client stops.
 // After Timeout or Canceled dst may still appear.
-func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
+func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (Attr, error) {
 	a, _, err := concat(ctx, c, dst, srcs, 0, opts)
-	return a, retry.Wrap("client.Concat", dst, err)
+	return Attr{a}, retry.Wrap("client.Concat", dst, err)
 }
 
 // ConcatParts is Concat that also removes the directory parts and all below it, in the same log
 // entry in which dst appears. It fails with NotFound if parts was removed before. consumed is
 // false if the ranges are too many for one job; the caller then removes parts.
-func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
-	a, consumed, err = concat(ctx, c, dst, srcs, parts, opts)
-	return a, consumed, retry.Wrap("client.ConcatParts", dst, err)
+func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a Attr, consumed bool, err error) {
+	w, consumed, err := concat(ctx, c, dst, srcs, parts, opts)
+	return Attr{w}, consumed, retry.Wrap("client.ConcatParts", dst, err)
 }
 
 // concat fills an unlinked file with the ranges, and links it.
@@ -170,7 +170,7 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 // The source must not change between the halves, so both name its current generation.
 func (f *File) halve(ctx context.Context, todo []*wire.CloneRange, cause error) ([]*wire.CloneRange, error) {
 	r := todo[0]
-	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(r.Inode))
+	a, err := f.c.Inodes().stat(ctx, moraine.InodeID(r.Inode))
 	if err != nil {
 		return nil, err
 	}

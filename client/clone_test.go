@@ -18,7 +18,7 @@ func (c *cluster) inode(cl *client.Client, path string) moraine.InodeID {
 	c.t.Helper()
 	a, err := cl.Stat(c.ctx, path)
 	require.NoError(c.t, err)
-	return moraine.InodeID(a.Inode)
+	return a.Inode()
 }
 
 // puts counts the chunks that hosts have stored.
@@ -51,7 +51,7 @@ func TestCloneFile(t *testing.T) {
 		a, err := cl.CloneFile(c.ctx, h.Inode(), "/dst", client.CreateOptions{Replace: true, Mode: 0o600})
 		require.NoError(t, err)
 		require.Equal(t, before, c.puts(), "no byte moves")
-		require.EqualValues(t, 0o600, a.Mode)
+		require.EqualValues(t, 0o600, a.Mode())
 		writeAt(t, c, h, bytesOf(3, 500_000), 100_000)
 		require.NoError(t, h.Close(c.ctx))
 		require.True(t, bytes.Equal(data, read(t, c, cl, "/dst")))
@@ -122,7 +122,7 @@ func concatMany(t *testing.T, ranges int, steply bool) {
 			made := 0
 			for j, err := range cl.Jobs().List(c.ctx, true) {
 				require.NoError(t, err)
-				if j.Kind == wire.JobKind_JOB_KIND_CONCAT {
+				if j.Kind == client.JobConcat {
 					made++
 				}
 			}
@@ -147,13 +147,13 @@ func TestConcatConsumesParts(t *testing.T) {
 			dir := c.inode(cl, "/parts")
 			var srcs []client.InodeRange
 			for range ranges {
-				srcs = append(srcs, client.InodeRange{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation), Length: 5000})
+				srcs = append(srcs, client.InodeRange{Inode: a.Inode(), Generation: a.Generation(), Length: 5000})
 			}
 			name := fmt.Sprintf("/whole%d", ranges)
 			write(t, c, cl, name, bytesOf(2, 10), 1<<30, false)
 			_, _, err = cl.ConcatParts(c.ctx, name, srcs, dir, client.CreateOptions{})
 			require.ErrorIs(t, err, moraine.Exists)
-			changed := append(slices.Clone(srcs), client.InodeRange{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation + 1)})
+			changed := append(slices.Clone(srcs), client.InodeRange{Inode: a.Inode(), Generation: moraine.Generation(a.Generation() + 1)})
 			_, _, err = cl.ConcatParts(c.ctx, name, changed, dir, client.CreateOptions{Replace: true})
 			require.ErrorIs(t, err, moraine.Stale)
 			require.Equal(t, dir, c.inode(cl, "/parts"))
@@ -161,7 +161,7 @@ func TestConcatConsumesParts(t *testing.T) {
 			made, consumed, err := cl.ConcatParts(c.ctx, name, srcs, dir, client.CreateOptions{Replace: true})
 			require.NoError(t, err)
 			require.True(t, consumed)
-			require.EqualValues(t, 5000*ranges, made.Size)
+			require.EqualValues(t, 5000*ranges, made.Size())
 			require.Equal(t, bytes.Repeat(bytesOf(1, 5000), ranges), read(t, c, cl, name))
 			_, err = cl.Stat(c.ctx, "/parts")
 			require.ErrorIs(t, err, moraine.NotFound)
@@ -197,8 +197,8 @@ func TestConcatWhoseJobIsForgotten(t *testing.T) {
 		a, err := cl.Concat(c.ctx, "/all", srcs, client.CreateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 1, forgot)
-		require.EqualValues(t, 700*5000, a.Size)
-		require.Equal(t, moraine.InodeID(a.Inode), c.inode(cl, "/all"))
+		require.EqualValues(t, 700*5000, a.Size())
+		require.Equal(t, a.Inode(), c.inode(cl, "/all"))
 	})
 }
 
@@ -212,15 +212,15 @@ func TestConcatFailsWhole(t *testing.T) {
 		require.NoError(t, err)
 		var srcs []client.InodeRange
 		for range 600 {
-			srcs = append(srcs, client.InodeRange{Inode: moraine.InodeID(a.Inode), Length: 10})
+			srcs = append(srcs, client.InodeRange{Inode: a.Inode(), Length: 10})
 		}
-		srcs = append(srcs, client.InodeRange{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation + 1)})
+		srcs = append(srcs, client.InodeRange{Inode: a.Inode(), Generation: moraine.Generation(a.Generation() + 1)})
 		_, err = cl.Concat(c.ctx, "/all", srcs, client.CreateOptions{})
 		require.ErrorIs(t, err, moraine.Stale)
 		_, err = cl.Stat(c.ctx, "/all")
 		require.ErrorIs(t, err, moraine.NotFound)
 		empty, err := cl.Concat(c.ctx, "/empty", nil, client.CreateOptions{})
 		require.NoError(t, err)
-		require.Zero(t, empty.Size)
+		require.Zero(t, empty.Size())
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -37,9 +38,9 @@ func TestCloneTree(t *testing.T) {
 		require.NoError(t, err)
 		c.onMeta(nil)
 		c.elect("m2")
-		j, err = cl.Jobs().Wait(c.ctx, moraine.JobID(j.Id), nil)
+		j, err = cl.Jobs().Wait(c.ctx, j.ID, nil)
 		require.NoError(t, err)
-		require.Equal(t, wire.JobState_JOB_STATE_DONE, j.State, j.Error)
+		require.Equal(t, client.JobDone, j.State, j.Error)
 		for name, data := range files {
 			require.True(t, bytes.Equal(data, read(t, c, cl, "/dst"+name)), name)
 		}
@@ -49,10 +50,10 @@ func TestCloneTree(t *testing.T) {
 
 		j, err = cl.Jobs().CloneTree(c.ctx, "/src", "/other")
 		require.NoError(t, err)
-		require.NoError(t, admin.Jobs().Cancel(c.ctx, moraine.JobID(j.Id)))
-		j, err = cl.Jobs().Wait(c.ctx, moraine.JobID(j.Id), nil)
+		require.NoError(t, admin.Jobs().Cancel(c.ctx, j.ID))
+		j, err = cl.Jobs().Wait(c.ctx, j.ID, nil)
 		require.NoError(t, err)
-		if j.State == wire.JobState_JOB_STATE_CANCELED {
+		if j.State == client.JobCanceled {
 			_, err = cl.Stat(c.ctx, "/other")
 			require.ErrorIs(t, err, moraine.NotFound)
 		}

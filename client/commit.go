@@ -20,7 +20,7 @@ const maxCommitRecords = 600
 // CommitResult is what a commit reached.
 type CommitResult struct {
 	// Attr is the file as of the commit.
-	Attr *wire.Attr
+	Attr Attr
 	// Protects is how many hosts (devices, on a single host) may be lost at once without losing a
 	// byte: the minimum over all stripes. It means nothing for an empty file.
 	Protects int
@@ -223,7 +223,7 @@ func (f *File) Commit(ctx context.Context) (CommitResult, error) {
 	}
 	f.c.metrics.CommitSeconds.Observe(f.c.clock.Now().Sub(began).Seconds())
 	f.close()
-	return CommitResult{Attr: attr, CRC: f.log.crc, Protects: int(f.log.protects), Degraded: int(f.log.degraded)}, nil
+	return CommitResult{Attr: Attr{attr}, CRC: f.log.crc, Protects: int(f.log.protects), Degraded: int(f.log.degraded)}, nil
 }
 
 func (f *File) commit(ctx context.Context) (*wire.Attr, error) {

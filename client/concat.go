@@ -44,16 +44,16 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 	case retry.IsKind(err, moraine.NotFound):
 		// The service remembers a limited number of ended jobs and has forgotten this one. Stat
 		// finds a file only after the job made it whole.
-		if a, err := f.c.Inodes().Stat(ctx, f.Inode()); err == nil {
+		if a, err := f.c.Inodes().stat(ctx, f.Inode()); err == nil {
 			return a, nil
 		}
 		return nil, err
 	case err != nil:
 		return nil, err
-	case j.State == wire.JobState_JOB_STATE_CANCELED:
+	case j.State == JobCanceled:
 		return nil, &moraine.Error{Kind: moraine.Canceled, Err: errors.New(j.Error)}
-	case j.State != wire.JobState_JOB_STATE_DONE:
-		return nil, &moraine.Error{Kind: moraine.Kind(j.Failed), Err: errors.New(j.Error)}
+	case j.State != JobDone:
+		return nil, &moraine.Error{Kind: j.Failed, Err: errors.New(j.Error)}
 	}
 	return f.made(ctx, j)
 }
@@ -68,11 +68,11 @@ func (f *File) forget(ctx context.Context) {
 
 // made returns the file that a job made. If the file was removed or changed since, the client
 // only knows its number and the generation that it had.
-func (f *File) made(ctx context.Context, j *wire.Job) (*wire.Attr, error) {
-	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(j.Inode))
+func (f *File) made(ctx context.Context, j Job) (*wire.Attr, error) {
+	a, err := f.c.Inodes().stat(ctx, j.Inode)
 	switch {
-	case retry.IsKind(err, moraine.NotFound) || err == nil && a.Generation != j.Generation:
-		return &wire.Attr{Inode: j.Inode, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: j.Generation}, nil
+	case retry.IsKind(err, moraine.NotFound) || err == nil && a.Generation != uint64(j.generation):
+		return &wire.Attr{Inode: uint64(j.Inode), Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(j.generation)}, nil
 	case err != nil:
 		return nil, err
 	}

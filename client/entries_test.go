@@ -20,32 +20,31 @@ func TestNamespaceByInode(t *testing.T) {
 		defer cl.Close()
 		dir, err := cl.Inodes().Mkdir(c.ctx, cl.Root(), "d", client.NodeOptions{Mode: 0o700, UID: 7, GID: 8, Exclusive: true})
 		require.NoError(t, err)
-		d := moraine.InodeID(dir.Inode)
-		require.Equal(t, []uint32{0o700, 7, 8}, []uint32{dir.Mode, dir.Uid, dir.Gid})
+		d := dir.Inode()
+		require.Equal(t, []uint32{0o700, 7, 8}, []uint32{dir.Mode(), dir.UID(), dir.GID()})
 		f, err := cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
 		require.NoError(t, err)
-		require.Zero(t, f.Mode, "a mode of 0 is a mode")
+		require.Zero(t, f.Mode(), "a mode of 0 is a mode")
 		again, err := cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Mode: 0o644})
 		require.NoError(t, err)
-		require.Equal(t, f.Inode, again.Inode)
+		require.Equal(t, f.Inode(), again.Inode())
 		_, err = cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
 		require.ErrorIs(t, err, moraine.Exists)
 		l, err := cl.Inodes().Symlink(c.ctx, d, "l", "f", client.NodeOptions{UID: 7})
 		require.NoError(t, err)
-		require.Equal(t, "f", l.Target)
-		require.EqualValues(t, 7, l.Uid)
+		require.Equal(t, "f", l.Target())
+		require.EqualValues(t, 7, l.UID())
 
-		a, err := cl.Inodes().SetAttr(c.ctx, moraine.InodeID(f.Inode), &wire.SetAttr{Mode: 0o600, Size: 10,
-			Valid: uint32(wire.SetAttrField_SET_ATTR_MODE | wire.SetAttrField_SET_ATTR_SIZE)})
+		a, err := cl.Inodes().SetAttr(c.ctx, f.Inode(), client.SetAttr{Mode: new(uint32(0o600)), Size: new(int64(10))})
 		require.NoError(t, err)
-		require.EqualValues(t, 10, a.Size)
+		require.EqualValues(t, 10, a.Size())
 		require.NoError(t, cl.Inodes().Rename(c.ctx, client.Entry{Parent: d, Name: "f"},
 			client.Entry{Parent: cl.Root(), Name: "g"}, client.RenameOptions{NoReplace: true}))
 		_, err = cl.Inodes().Lookup(c.ctx, d, "f")
 		require.ErrorIs(t, err, moraine.NotFound)
 		g, err := cl.Inodes().Lookup(c.ctx, cl.Root(), "g")
 		require.NoError(t, err)
-		require.Equal(t, f.Inode, g.Inode)
+		require.Equal(t, f.Inode(), g.Inode())
 
 		_, err = cl.Inodes().Remove(c.ctx, cl.Root(), "d", client.RemoveOptions{Directory: true})
 		require.ErrorIs(t, err, moraine.NotEmpty)
@@ -92,7 +91,7 @@ func TestRequestsOfWrappers(t *testing.T) {
 		}{
 			"link": {entry, func() error {
 				a, err := cl.Inodes().Link(c.ctx, 5, 1, "n")
-				require.EqualValues(t, 2, a.GetNlink())
+				require.EqualValues(t, 2, a.Nlink())
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: 5, Parent: 1, Name: "n"}}}}, true},
 			"release": {doneReply, func() error { return cl.Inodes().Release(c.ctx, make([]moraine.InodeID, 300)...) },
@@ -116,36 +115,36 @@ func TestRequestsOfWrappers(t *testing.T) {
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: 5}}}}, false},
 			"queue move": {jobs, func() error {
-				js, err := cl.Jobs().Queue(c.ctx, wire.JobKind_JOB_KIND_FLUSH, 5, 6)
+				js, err := cl.Jobs().Queue(c.ctx, client.JobFlush, 5, 6)
 				require.Len(t, js, 1)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
 				Kind: wire.JobKind_JOB_KIND_FLUSH, Inodes: []uint64{5, 6}}}}}, true},
 			"job": {jobs, func() error {
 				j, err := cl.Jobs().Get(c.ctx, 3)
-				require.EqualValues(t, 3, j.GetId())
+				require.EqualValues(t, 3, j.ID)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Id: 3, Ended: true}}}}, false},
 			"jobs": {jobs, func() error {
 				for j, err := range cl.Jobs().List(c.ctx, true) {
 					require.NoError(t, err)
-					require.EqualValues(t, 3, j.Id)
+					require.EqualValues(t, 3, j.ID)
 				}
 				return nil
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Limit: 500, Ended: true}}}}, false},
 			"cancel job": {doneReply, func() error { return cl.Jobs().Cancel(c.ctx, 3) },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: 3}}}}, true},
-			"set policy": {doneReply, func() error { return cl.Policies().Set(c.ctx, 5, &wire.Policy{Flush: 2}) },
+			"set policy": {doneReply, func() error { return cl.Policies().Set(c.ctx, 5, client.Policy{Flush: client.FlushOnCommit}) },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
 					Inode: 5, Policy: &wire.Policy{Flush: 2}}}}}, true},
 			"get policy": {policy, func() error {
 				p, err := cl.Policies().Get(c.ctx, 5)
-				require.Equal(t, wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, p.GetEffective().GetFlush())
+				require.Equal(t, client.FlushOnCommit, p.Effective.Flush)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: 5}}}}, false},
 			"tier": {tier, func() error {
 				r, err := cl.Tier(c.ctx)
-				require.EqualValues(t, 4, r.GetObjects())
+				require.EqualValues(t, 4, r.Objects)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}}}, false},
 		} {

@@ -3,6 +3,7 @@ package client
 import (
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // MinMemory is the smallest Config.MemoryBytes.
@@ -22,6 +23,9 @@ func HoldHelpers(c *Client) (release func()) { return holdAll(c.io.Helpers) }
 
 // HelpersSize is the size of that memory.
 func HelpersSize(c *Client) int64 { return c.io.Helpers.Size() }
+
+// MessageOf returns the message in attributes.
+func MessageOf(a Attr) *wire.Attr { return a.w }
 
 // The client verifies one of so many rebuilt parts, and tries again after so many if it could
 // not.

@@ -46,7 +46,7 @@ func (f *fileState) sawBase(a *wire.Attr) {
 
 // refresh requests the newest attributes from the service.
 func (f *fileState) refresh(ctx context.Context) error {
-	a, err := f.c.Inodes().Stat(ctx, f.sender.Inode)
+	a, err := f.c.Inodes().stat(ctx, f.sender.Inode)
 	if err != nil {
 		return err
 	}

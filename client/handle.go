@@ -76,7 +76,7 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 
 // openNow is openHandle with complete options.
 func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
-	a, err := n.Stat(ctx, inode)
+	a, err := n.stat(ctx, inode)
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +112,8 @@ func (h *Handle) Size() int64 {
 }
 
 // Attr returns the attributes of the newest content received, with the size and the time of
-// later writes. The caller owns them.
-func (h *Handle) Attr() *wire.Attr { return h.ct.attr() }
+// later writes.
+func (h *Handle) Attr() Attr { return Attr{h.ct.attr()} }
 
 // Refresh requests the newest content and attributes from the service. Afterwards the handle
 // sees what other clients have flushed.

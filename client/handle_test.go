@@ -20,7 +20,7 @@ func openNew(t *testing.T, c *cluster, cl *client.Client, name string) *client.H
 	t.Helper()
 	a, err := cl.Inodes().Create(c.ctx, cl.Root(), name, client.NodeOptions{Mode: 0o644, Exclusive: true})
 	require.NoError(t, err)
-	h, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := cl.Inodes().OpenHandle(c.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(t, err)
 	return h
 }
@@ -154,7 +154,7 @@ func TestHandleCloseToOpen(t *testing.T) {
 		data := bytesOf(1, 700_000)
 		writeAt(t, c, h, data, 0)
 		requireContent(t, c, g, data)
-		require.EqualValues(t, len(data), g.Attr().Size)
+		require.EqualValues(t, len(data), g.Attr().Size())
 		far, err := two.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		require.Zero(t, far.Size())
@@ -199,14 +199,13 @@ func TestHandleKeepsATimeThatIsSet(t *testing.T) {
 		defer cl.Close()
 		h := openNew(t, c, cl, "f")
 		writeAt(t, c, h, bytesOf(1, 1000), 0)
-		_, err := cl.Inodes().SetAttr(c.ctx, h.Inode(), &wire.SetAttr{Mtime: 12345,
-			Valid: uint32(wire.SetAttrField_SET_ATTR_MTIME)})
+		_, err := cl.Inodes().SetAttr(c.ctx, h.Inode(), client.SetAttr{ModTime: new(time.Unix(0, 12345))})
 		require.NoError(t, err)
 		require.NoError(t, h.Close(c.ctx))
 		a, err := cl.Stat(c.ctx, "/f")
 		require.NoError(t, err)
-		require.EqualValues(t, 12345, a.Mtime)
-		require.EqualValues(t, 1000, a.Size)
+		require.EqualValues(t, 12345, a.ModTime().UnixNano())
+		require.EqualValues(t, 1000, a.Size())
 	})
 }
 

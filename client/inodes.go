@@ -38,43 +38,43 @@ type NodeOptions struct {
 }
 
 // Lookup returns the attributes of an entry.
-func (n Inodes) Lookup(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+func (n Inodes) Lookup(ctx context.Context, parent moraine.InodeID, name string) (Attr, error) {
 	a, err := n.c.meta.LookupAt(ctx, parent, name)
 	if err != nil {
-		return nil, retry.Wrap("client.LookupAt", name, err)
+		return Attr{}, retry.Wrap("client.LookupAt", name, err)
 	}
 	if a == nil {
-		return nil, &moraine.Error{Op: "client.LookupAt", Ref: name, Kind: moraine.NotFound}
+		return Attr{}, &moraine.Error{Op: "client.LookupAt", Ref: name, Kind: moraine.NotFound}
 	}
-	return a, nil
+	return Attr{a}, nil
 }
 
 // Create makes an empty file, visible at once.
-func (n Inodes) Create(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+func (n Inodes) Create(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (Attr, error) {
 	return n.create(ctx, "client.CreateAt", parent, name, wire.FileType_FILE_TYPE_REGULAR, "", opts)
 }
 
 // Mkdir makes a directory.
-func (n Inodes) Mkdir(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+func (n Inodes) Mkdir(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (Attr, error) {
 	return n.create(ctx, "client.MkdirAt", parent, name, wire.FileType_FILE_TYPE_DIRECTORY, "", opts)
 }
 
 // Symlink makes a symbolic link to target. opts.Mode and opts.Exclusive are
 // ignored: every mode is 0777, and the name must be free.
-func (n Inodes) Symlink(ctx context.Context, parent moraine.InodeID, name, target string, opts NodeOptions) (*wire.Attr, error) {
+func (n Inodes) Symlink(ctx context.Context, parent moraine.InodeID, name, target string, opts NodeOptions) (Attr, error) {
 	opts.Mode, opts.Exclusive = 0o777, true
 	return n.create(ctx, "client.SymlinkAt", parent, name, wire.FileType_FILE_TYPE_SYMLINK, target, opts)
 }
 
 func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
-	target string, opts NodeOptions) (*wire.Attr, error) {
+	target string, opts NodeOptions) (Attr, error) {
 	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
 		Target: target, Exclusive: opts.Exclusive}
 	for name, value := range opts.Xattrs {
 		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
 	}
 	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
-	return entryOf(resp, err, op, name)
+	return attrOf(resp, err, op, name)
 }
 
 // RemoveOptions says what Inodes.Remove removes.
@@ -127,29 +127,33 @@ func (n Inodes) Rename(ctx context.Context, from, to Entry, opts RenameOptions) 
 }
 
 // Link gives a file another name, in a directory of its tenant.
-func (n Inodes) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (*wire.Attr, error) {
+func (n Inodes) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (Attr, error) {
 	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
 		Inode: uint64(inode), Parent: uint64(parent), Name: name}}})
-	return entryOf(resp, err, "client.Link", name)
+	return attrOf(resp, err, "client.Link", name)
 }
 
 // SetAttr is Client.SetAttr by inode. If this client has the file open with uncommitted bytes,
 // a new size cuts those too, and a new time applies after them.
-func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set *wire.SetAttr) (*wire.Attr, error) {
-	op := &wire.SetAttr{Inode: uint64(inode), Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
-		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
+func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set SetAttr) (Attr, error) {
+	op := set.wire(inode)
 	if ct := n.c.contents.hold(inode); ct != nil {
 		defer n.c.contents.letGo(ct)
 		a, err := ct.setAttr(ctx, op)
-		return a, retry.Wrap("client.SetAttr", inode.String(), err)
+		return Attr{a}, retry.Wrap("client.SetAttr", inode.String(), err)
 	}
 	resp, err := n.changeAttr(ctx, op)
-	return entryOf(resp, err, "client.SetAttr", inode.String())
+	return attrOf(resp, err, "client.SetAttr", inode.String())
 }
 
-// Stat returns the attributes of an inode. Like all attributes that the client returns, they
-// may be shared and must not be changed.
-func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+// Stat returns the attributes of an inode.
+func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (Attr, error) {
+	a, err := n.stat(ctx, inode)
+	return Attr{a}, err
+}
+
+// stat is Stat. The answer may come from the cache and is shared: it must not be changed.
+func (n Inodes) stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
 	a, err := n.c.meta.StatInode(ctx, inode)
 	if err != nil {
 		return nil, retry.Wrap("client.StatInode", inode.String(), err)
@@ -158,48 +162,48 @@ func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, er
 }
 
 // ReadDir is Client.ReadDir by inode.
-func (n Inodes) ReadDir(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
+func (n Inodes) ReadDir(ctx context.Context, dir moraine.InodeID) iter.Seq2[DirEntry, error] {
 	return n.ReadDirAfter(ctx, dir, "")
 }
 
 // ReadDirAfter is ReadDir of the names after the given one, which need not exist.
-func (n Inodes) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
-	return func(yield func(*wire.DirEntry, error) bool) {
+func (n Inodes) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[DirEntry, error] {
+	return func(yield func(DirEntry, error) bool) {
 		for more := true; more; {
 			page, err := n.ReadDirPage(ctx, dir, after, readDirPage)
 			if err != nil {
-				yield(nil, err)
+				yield(DirEntry{}, err)
 				return
 			}
-			for _, e := range page.Entries {
+			for i := range page.Len() {
+				e := page.Entry(i)
 				after = e.Name
 				if !yield(e, nil) {
 					return
 				}
 			}
-			more = page.More && len(page.Entries) > 0
+			more = page.More() && page.Len() > 0
 		}
 	}
 }
 
 // ReadDirPage returns up to limit entries (0: as many as the service returns at once) whose
-// names come after the given one, in order. More says that there are others. The reply may come
-// from the cache and is shared: it must not be changed. NotFound, NotDirectory: dir is no
-// directory. PermissionDenied: the session may not see it. May be called concurrently.
-func (n Inodes) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
+// names come after the given one, in order. NotFound, NotDirectory: dir is no directory.
+// PermissionDenied: the session may not see it. May be called concurrently.
+func (n Inodes) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (DirPage, error) {
 	r, err := n.c.meta.ReadDirPage(ctx, dir, after, limit)
 	if err != nil {
-		return nil, retry.Wrap("client.ReadDir", dir.String(), err)
+		return DirPage{}, retry.Wrap("client.ReadDir", dir.String(), err)
 	}
-	return r, nil
+	return DirPage{r}, nil
 }
 
 // CreateEmpty makes an empty file, visible at once, in a directory given by its number. It
 // fails with Exists if the name is taken.
-func (n Inodes) CreateEmpty(ctx context.Context, parent moraine.InodeID, name string, mode uint32) (*wire.Attr, error) {
-	resp, err := n.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+func (n Inodes) CreateEmpty(ctx context.Context, parent moraine.InodeID, name string, mode uint32) (Attr, error) {
+	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 		Parent: uint64(parent), Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: mode, Exclusive: true}}})
-	return entryOf(resp, err, "client.CreateEmpty", name)
+	return attrOf(resp, err, "client.CreateEmpty", name)
 }
 
 // changeAttr sends a SetAttr. If a new size cuts too much for one request, it sends several,
@@ -214,7 +218,7 @@ func (n Inodes) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRes
 	if !retry.IsKind(err, moraine.TooLarge) || op.Valid&size == 0 {
 		return resp, err
 	}
-	a, serr := n.Stat(ctx, moraine.InodeID(op.Inode))
+	a, serr := n.stat(ctx, moraine.InodeID(op.Inode))
 	if serr != nil {
 		return nil, serr
 	}

@@ -80,7 +80,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 	open := func(c *cluster, cl *client.Client) *client.Handle {
 		a, err := cl.Stat(c.ctx, "/f")
 		require.NoError(c.t, err)
-		h, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+		h, err := cl.Inodes().OpenHandle(c.ctx, a.Inode(), client.HandleOptions{})
 		require.NoError(c.t, err)
 		return h
 	}
@@ -163,10 +163,10 @@ func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
 		err = cl.Remove(c.within(2*time.Second), "/d")
 		require.Equal(t, moraine.Timeout, moraine.KindOf(err), "%v", err)
 		s.holdBack(slow)
-		resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+		resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
 		require.NoError(t, err)
 		require.Empty(t, resp.GetJobs().GetJobs())
-		_, err = cl.SetAttr(c.ctx, "/d", &wire.SetAttr{Mode: 0o700, Valid: uint32(wire.SetAttrField_SET_ATTR_MODE)})
+		_, err = cl.SetAttr(c.ctx, "/d", client.SetAttr{Mode: new(uint32(0o700))})
 		require.NoError(t, err)
 		require.Equal(t, 1, s.arrive(removal), "nothing was late")
 		_, err = cl.Stat(c.ctx, "/d")

@@ -27,12 +27,6 @@ func levelOf(stripes []*wire.Stripe) uint32 {
 // protection, whatever devices they are on.
 func (c *Client) SingleHost(ctx context.Context) bool { return c.io.Topology.SingleHost(ctx) }
 
-// IsLost reports whether a file has lost bytes that were only in memory: it has content, and
-// that is at no level.
-func IsLost(a *wire.Attr) bool {
-	return a.GetType() == wire.FileType_FILE_TYPE_REGULAR && a.GetStored() > 0 && a.GetLevel() == 0
-}
-
 // WaitNVMe returns when all bytes of a file are at level nvme at least. Chunkservers write
 // bytes acknowledged at level memory to their devices, and the file's level rises a second or
 // two later. It fails with Lost if bytes that were only in memory are lost. It fails with
@@ -49,13 +43,13 @@ func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, n.c.cfg.Patience)
 	defer cancel()
 	for try := 0; ; try++ {
-		a, err := n.Stat(ctx, inode)
+		a, err := n.stat(ctx, inode)
 		switch {
 		case err != nil:
 			return err
 		case a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe:
 			return nil
-		case IsLost(a):
+		case isLost(a):
 			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were only in memory, and are lost")}
 		}
 		if !retry.PauseUpTo(ctx, n.c.clock, try, risePoll) {

@@ -93,7 +93,7 @@ func TestWritesDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 func withHandle(c *cluster, cl *client.Client, do func(*client.Handle) error) error {
 	a, err := cl.Inodes().Create(c.ctx, cl.Root(), "open", client.NodeOptions{Mode: 0o644})
 	require.NoError(c.t, err)
-	h, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := cl.Inodes().OpenHandle(c.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(c.t, err)
 	err = do(h)
 	if flushed := h.Close(context.WithoutCancel(c.ctx)); err == nil {

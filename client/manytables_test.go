@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 )
 
@@ -35,7 +34,7 @@ func TestFilesOfManyTables(t *testing.T) {
 			}
 			a, err := cl.Concat(c.ctx, "/f", ranges, client.CreateOptions{})
 			require.NoError(c.t, err)
-			h, err = cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+			h, err = cl.Inodes().OpenHandle(c.ctx, a.Inode(), client.HandleOptions{})
 			require.NoError(c.t, err)
 			return h
 		},

@@ -228,7 +228,7 @@ func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 		c.onMeta(nil)
 		a, err := cl.Stat(c.ctx, "/d")
 		require.NoError(t, err, "it did take effect")
-		require.Equal(t, wire.FileType_FILE_TYPE_DIRECTORY, a.Type)
+		require.Equal(t, client.TypeDirectory, a.Type())
 
 		// If it certainly did not, the client repeats it.
 		n = 0
@@ -335,7 +335,7 @@ func TestCloseEndsSession(t *testing.T) {
 }
 
 func sessions(t *testing.T, c *cluster, cl *client.Client) uint64 {
-	resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(t, err)
 	return resp.GetCluster().Sessions
 }
@@ -380,14 +380,14 @@ func TestHeartbeatsPassALongPoll(t *testing.T) {
 		})
 		ended := make(chan error, 1)
 		go func() {
-			_, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+			_, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
 			ended <- err
 		}()
 		<-polling
 		for range 600 {
-			_, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
+			_, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
 			require.ErrorIs(t, err, moraine.NotFound)
-			_, err = cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}})
+			_, err = cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}})
 			require.ErrorIs(t, err, moraine.NotFound)
 		}
 		close(release)

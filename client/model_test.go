@@ -19,7 +19,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/memnet"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // model is the expected namespace: files by path, and directories.
@@ -132,7 +131,7 @@ func (m *model) step(t *testing.T, c *cluster, cl *client.Client, rng *rand.Rand
 			return
 		}
 		size := rng.IntN(600_000)
-		_, err := cl.SetAttr(c.ctx, p, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(size)})
+		_, err := cl.SetAttr(c.ctx, p, client.SetAttr{Size: new(int64(size))})
 		require.NoError(t, err)
 		next := make([]byte, size)
 		copy(next, data)
@@ -230,8 +229,8 @@ func (m *model) rename(t *testing.T, c *cluster, cl *client.Client, from, to str
 // check walks the whole namespace.
 func (m *model) check(t *testing.T, c *cluster, cl *client.Client) {
 	files, dirs := map[string]bool{}, map[string]bool{}
-	require.NoError(t, cl.Walk(c.ctx, "/", func(p string, a *wire.Attr) error {
-		if a.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+	require.NoError(t, cl.Walk(c.ctx, "/", func(p string, a client.Attr) error {
+		if a.IsDir() {
 			dirs[p] = true
 			return nil
 		}

@@ -51,15 +51,21 @@ func (r paths) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
 }
 
 // Stat returns the attributes of the inode at path; it follows symbolic links.
-func (c *Client) Stat(ctx context.Context, path string) (*wire.Attr, error) {
+func (c *Client) Stat(ctx context.Context, path string) (Attr, error) {
 	a, err := c.paths.find(ctx, path, true)
-	return a, retry.Wrap("client.Stat", path, err)
+	return Attr{a}, retry.Wrap("client.Stat", path, err)
 }
 
 // Lstat is Stat, but does not follow a symbolic link in the last component.
-func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
+func (c *Client) Lstat(ctx context.Context, path string) (Attr, error) {
 	a, err := c.paths.find(ctx, path, false)
-	return a, retry.Wrap("client.Lstat", path, err)
+	return Attr{a}, retry.Wrap("client.Lstat", path, err)
+}
+
+// attrOf is entryOf for a caller outside.
+func attrOf(resp *wire.MetaResponse, err error, op, ref string) (Attr, error) {
+	a, err := entryOf(resp, err, op, ref)
+	return Attr{a}, err
 }
 
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
@@ -73,15 +79,16 @@ func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, er
 }
 
 // Mkdir makes a directory. mode 0 means 0755.
-func (c *Client) Mkdir(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
+func (c *Client) Mkdir(ctx context.Context, path string, mode uint32) (Attr, error) {
 	w, err := c.paths.entry(ctx, path)
 	if err != nil {
-		return nil, retry.Wrap("client.Mkdir", path, err)
+		return Attr{}, retry.Wrap("client.Mkdir", path, err)
 	}
 	if w.Found {
-		return nil, &moraine.Error{Op: "client.Mkdir", Ref: path, Kind: moraine.Exists}
+		return Attr{}, &moraine.Error{Op: "client.Mkdir", Ref: path, Kind: moraine.Exists}
 	}
-	return mkdir(ctx, c.meta, path, w, mode, true)
+	a, err := mkdir(ctx, c.meta, path, w, mode, true)
+	return Attr{a}, err
 }
 
 func mkdir(ctx context.Context, meta *session.Conn, path string, w *wire.WalkReply, mode uint32, exclusive bool) (*wire.Attr, error) {
@@ -94,7 +101,12 @@ func mkdir(ctx context.Context, meta *session.Conn, path string, w *wire.WalkRep
 }
 
 // MkdirAll makes a directory and the missing ones above it.
-func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
+func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (Attr, error) {
+	a, err := c.mkdirAll(ctx, path, mode)
+	return Attr{a}, err
+}
+
+func (c *Client) mkdirAll(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
 	w, err := c.paths.walk(ctx, path, true)
 	if err == nil && w.Found {
 		if w.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
@@ -108,7 +120,7 @@ func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.
 			return nil, retry.Wrap("client.MkdirAll", path, err)
 		}
 		var above *wire.Attr
-		if above, err = c.MkdirAll(ctx, up, mode); err != nil {
+		if above, err = c.mkdirAll(ctx, up, mode); err != nil {
 			return nil, err
 		}
 		w = &wire.WalkReply{Parent: above.Inode, Name: last}
@@ -133,14 +145,14 @@ func parentOf(p string) (up, last string) {
 }
 
 // Symlink makes a symbolic link to target.
-func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, error) {
+func (c *Client) Symlink(ctx context.Context, target, path string) (Attr, error) {
 	w, err := c.paths.entry(ctx, path)
 	if err != nil {
-		return nil, retry.Wrap("client.Symlink", path, err)
+		return Attr{}, retry.Wrap("client.Symlink", path, err)
 	}
 	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
 		Name: w.Name, Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: target, Exclusive: true}}})
-	return entryOf(resp, err, "client.Symlink", path)
+	return attrOf(resp, err, "client.Symlink", path)
 }
 
 // Remove removes a file, a symbolic link or an empty directory.
@@ -222,14 +234,13 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 	return retry.Wrap("client.Rename", from, err)
 }
 
-// SetAttr changes the attributes that set.Valid names (bits of wire.SetAttrField). It ignores
-// set.Inode.
-func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*wire.Attr, error) {
-	a, err := c.paths.find(ctx, path, true)
+// SetAttr changes the attributes of the inode at path that set names; it follows symbolic links.
+func (c *Client) SetAttr(ctx context.Context, path string, set SetAttr) (Attr, error) {
+	at, err := c.paths.find(ctx, path, true)
 	if err != nil {
-		return nil, retry.Wrap("client.SetAttr", path, err)
+		return Attr{}, retry.Wrap("client.SetAttr", path, err)
 	}
-	a, err = c.Inodes().SetAttr(ctx, moraine.InodeID(a.Inode), set)
+	a, err := c.Inodes().SetAttr(ctx, moraine.InodeID(at.Inode), set)
 	return a, retry.Wrap("client.SetAttr", path, err)
 }
 
@@ -238,11 +249,11 @@ const readDirPage = 500
 
 // ReadDir yields the entries of a directory, in order of name. It is not a snapshot: entries
 // made or removed meanwhile may or may not be seen. An error is the last thing that it yields.
-func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEntry, error] {
-	return func(yield func(*wire.DirEntry, error) bool) {
+func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[DirEntry, error] {
+	return func(yield func(DirEntry, error) bool) {
 		a, err := c.paths.find(ctx, path, true)
 		if err != nil {
-			yield(nil, retry.Wrap("client.ReadDir", path, err))
+			yield(DirEntry{}, retry.Wrap("client.ReadDir", path, err))
 			return
 		}
 		for e, err := range c.Inodes().ReadDir(ctx, moraine.InodeID(a.Inode)) {

@@ -17,7 +17,7 @@ func schemesOf(t *testing.T, c *cluster, cl *client.Client, name string) (out []
 	t.Helper()
 	a, err := cl.Stat(c.ctx, name)
 	require.NoError(t, err)
-	resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode}}})
+	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode())}}})
 	require.NoError(t, err)
 	for _, s := range resp.GetExtents().Stripes {
 		out = append(out, moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}.String())
@@ -41,8 +41,8 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 		}
 		data := bytesOf(1, 3<<20)
 		write(t, c, cl, "/plain/before", data, 1<<20, false)
-		for dir, scheme := range map[string]*wire.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
-			require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, dir), &wire.Policy{Scheme: scheme}))
+		for dir, scheme := range map[string]moraine.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
+			require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, dir), client.Policy{Scheme: scheme}))
 		}
 		// The remaining earlier numbers are for the default scheme. Files would use that too
 		// until the numbers are used up.
@@ -65,7 +65,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 			}
 		}
 		// The client soon follows a changed policy, or its removal.
-		require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, "/two"), &wire.Policy{}))
+		require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, "/two"), client.Policy{}))
 		time.Sleep(time.Minute)
 		write(t, c, cl, "/two/later", data, 1<<20, false)
 		require.Contains(t, schemesOf(t, c, cl, "/two/later"), "4+2")

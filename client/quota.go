@@ -18,16 +18,51 @@ type Quotas struct{ c *Client }
 // Quotas returns the quotas of the cluster.
 func (c *Client) Quotas() Quotas { return Quotas{c} }
 
+// Usage is what is below a directory, and its quota.
+type Usage struct {
+	Inode moraine.InodeID
+	// Path is the directory's path in the answers of List.
+	Path string
+	// Bytes is the sum of the sizes of all files.
+	Bytes, Inodes uint64
+	// QuotaBytes and QuotaInodes are the bounds; 0 for none.
+	QuotaBytes, QuotaInodes uint64
+}
+
+func usageOf(w *wire.Usage) Usage {
+	return Usage{Inode: moraine.InodeID(w.GetInode()), Path: w.GetPath(), Bytes: w.GetBytes(), Inodes: w.GetInodes(),
+		QuotaBytes: w.GetQuotaBytes(), QuotaInodes: w.GetQuotaInodes()}
+}
+
+// Space is the usage of a directory, and what the quotas on it and above it leave.
+type Space struct {
+	Usage Usage
+	// Limited: a quota applies here, and RoomBytes and RoomInodes are what all quotas leave.
+	Limited               bool
+	RoomBytes, RoomInodes uint64
+	// Quota is the usage of the nearest directory with a quota. It is nil if there is none, or if
+	// the session may not see that directory.
+	Quota *Usage
+}
+
 // Usage returns the bytes and inodes below a directory, or below the directory of a file, and
 // what the quotas above leave. It costs one request, whatever the size. Unavailable: the
 // cluster does not count, or not yet. NotFound: there is no such inode. PermissionDenied: the
 // session may not see it. May be called concurrently.
-func (q Quotas) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
+func (q Quotas) Usage(ctx context.Context, inode moraine.InodeID) (Space, error) {
 	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
 		err = retry.BadReply("usage")
 	}
-	return resp.GetUsage(), retry.Wrap("client.Usage", inode.String(), err)
+	if err != nil {
+		return Space{}, retry.Wrap("client.Usage", inode.String(), err)
+	}
+	r := resp.GetUsage()
+	s := Space{Usage: usageOf(r.Usage), Limited: r.Limited, RoomBytes: r.RoomBytes, RoomInodes: r.RoomInodes}
+	if r.Quota != nil {
+		s.Quota = new(usageOf(r.Quota))
+	}
+	return s, nil
 }
 
 // Set bounds the bytes and inodes below a directory and replaces its earlier bounds; 0 is no
@@ -46,19 +81,19 @@ const quotasPage = 500
 
 // List yields the directories with quotas that the session may see, in order of number, with
 // their paths and usage. An error is the last thing that it yields.
-func (q Quotas) List(ctx context.Context) iter.Seq2[*wire.Usage, error] {
-	return func(yield func(*wire.Usage, error) bool) {
+func (q Quotas) List(ctx context.Context) iter.Seq2[Usage, error] {
+	return func(yield func(Usage, error) bool) {
 		for after, more := uint64(0), true; more; {
 			resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
 			if err == nil && resp.GetQuotas() == nil {
 				err = retry.BadReply("list quotas")
 			}
 			if err != nil {
-				yield(nil, retry.Wrap("client.Quotas", "", err))
+				yield(Usage{}, retry.Wrap("client.Quotas", "", err))
 				return
 			}
 			for _, q := range resp.GetQuotas().Quotas {
-				if !yield(q, nil) {
+				if !yield(usageOf(q), nil) {
 					return
 				}
 			}
@@ -71,15 +106,15 @@ func (q Quotas) List(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 // counts. If one is running it returns that job. It does not wait; Jobs.Wait does.
 // PermissionDenied: the caller is no administrator. Unavailable: the cluster does not count.
 // May be called concurrently.
-func (q Quotas) Recount(ctx context.Context) (*wire.Job, error) {
+func (q Quotas) Recount(ctx context.Context) (Job, error) {
 	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
 		err = retry.BadReply("recount")
 	}
 	if err != nil {
-		return nil, retry.Wrap("client.Recount", "", err)
+		return Job{}, retry.Wrap("client.Recount", "", err)
 	}
-	return resp.GetJobs().Jobs[0], nil
+	return jobOf(resp.GetJobs().Jobs[0]), nil
 }
 
 // roomAge is how long the client uses an answer about the room under quotas.
@@ -124,7 +159,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 // overQuota returns the error for a growth at an inode that does not fit. q is the nearest
 // quota above it that the session may see, or nil. The error names q only if q is what leaves
 // so little room.
-func overQuota(at moraine.InodeID, growth int64, left uint64, q *wire.Usage) error {
+func overQuota(at moraine.InodeID, growth int64, left uint64, q *Usage) error {
 	if q == nil || q.QuotaBytes == 0 || max(q.QuotaBytes, q.Bytes)-q.Bytes != left {
 		return &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,
 			Err: fmt.Errorf("%d more bytes do not fit: the quotas of the directories above leave %d", growth, left)}

@@ -35,7 +35,7 @@ func TestQuotaRefusesTheFirstWrite(t *testing.T) {
 		defer early.Close()
 		dir, err := admin.Mkdir(c.ctx, "/team", 0o777)
 		require.NoError(t, err)
-		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1<<20, 0))
+		require.NoError(t, admin.Quotas().Set(c.ctx, dir.Inode(), 1<<20, 0))
 		late := c.dial("c2", config())
 		defer late.Close()
 		time.Sleep(6 * time.Second) // an existing session learns of it with a renewal
@@ -72,8 +72,8 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 		defer cl.Close()
 		dir, err := cl.Mkdir(c.ctx, "/team", 0o755)
 		require.NoError(t, err)
-		require.ErrorIs(t, cl.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1, 0), moraine.PermissionDenied)
-		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 3))
+		require.ErrorIs(t, cl.Quotas().Set(c.ctx, dir.Inode(), 1, 0), moraine.PermissionDenied)
+		require.NoError(t, admin.Quotas().Set(c.ctx, dir.Inode(), 1_000_000, 3))
 
 		write(t, c, cl, "/team/f", bytesOf(1, 900_000), 1<<30, false)
 		before := c.puts()
@@ -107,7 +107,7 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 		_, err = b.Commit(c.ctx)
 		require.ErrorIs(t, err, moraine.QuotaExceeded)
 		b.Abort()
-		u, err := cl.Quotas().Usage(c.ctx, moraine.InodeID(dir.Inode))
+		u, err := cl.Quotas().Usage(c.ctx, dir.Inode())
 		require.NoError(t, err)
 		require.EqualValues(t, 980_000, u.Usage.Bytes)
 		require.EqualValues(t, 2, u.Usage.Inodes)
@@ -121,8 +121,8 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 		j, err := admin.Quotas().Recount(c.ctx)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			now, err := admin.Jobs().Get(c.ctx, moraine.JobID(j.Id))
-			return err == nil && now.State.String() == "JOB_STATE_DONE" && now.Error == ""
+			now, err := admin.Jobs().Get(c.ctx, j.ID)
+			return err == nil && now.State == client.JobDone && now.Error == ""
 		}, time.Minute, 100*time.Millisecond)
 		for q, err := range cl.Quotas().List(c.ctx) {
 			require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 		defer admin.Close()
 		dir, err := admin.Mkdir(c.ctx, "/team", 0o777)
 		require.NoError(t, err)
-		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 1))
+		require.NoError(t, admin.Quotas().Set(c.ctx, dir.Inode(), 1_000_000, 1))
 		cl := c.dial("c1", config())
 		defer cl.Close()
 		replace := func(seed uint64, size int) error {
@@ -157,7 +157,7 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 		}
 		for n, size := range []int{900_000, 950_000, 1_000_000, 1_000_000, 600_000, 999_999} {
 			require.NoError(t, replace(uint64(n), size))
-			u, err := cl.Quotas().Usage(c.ctx, moraine.InodeID(dir.Inode))
+			u, err := cl.Quotas().Usage(c.ctx, dir.Inode())
 			require.NoError(t, err)
 			require.EqualValues(t, size, u.Usage.Bytes)
 			require.Equal(t, bytesOf(uint64(n), size), read(t, c, cl, "/team/f"))
@@ -195,7 +195,7 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		defer cl.Close()
 		dir, err := cl.Mkdir(c.ctx, "/team", 0o755)
 		require.NoError(t, err)
-		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 0))
+		require.NoError(t, admin.Quotas().Set(c.ctx, dir.Inode(), 1_000_000, 0))
 		old := bytesOf(1, 800_000)
 		write(t, c, cl, "/team/f", old, 1<<30, false)
 		h, err := cl.Inodes().OpenHandle(c.ctx, c.inode(cl, "/team/f"), client.HandleOptions{})
@@ -224,7 +224,7 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		go func() { synced <- h.Sync(c.ctx) }()
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1, commits.Load())
-		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 850_000, 0))
+		require.NoError(t, admin.Quotas().Set(c.ctx, dir.Inode(), 850_000, 0))
 		close(goOn)
 		errs := []error{<-synced, <-synced}
 		require.True(t, errors.Is(errs[0], moraine.QuotaExceeded) != errors.Is(errs[1], moraine.QuotaExceeded), "%v", errs)

@@ -32,7 +32,7 @@ func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
 
 // Open opens a regular file, linked or not, by its number.
 func (n Inodes) Open(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
-	a, err := n.Stat(ctx, inode)
+	a, err := n.stat(ctx, inode)
 	if err != nil {
 		return nil, retry.Wrap("client.Open", inode.String(), err)
 	}
@@ -68,8 +68,8 @@ func (r *Reader) Size() int64 { return int64(r.attr.Size) }
 // Generation returns the content version that the Reader reads.
 func (r *Reader) Generation() moraine.Generation { return moraine.Generation(r.attr.Generation) }
 
-// Attr returns the file's attributes as of the opening. The caller must not change them.
-func (r *Reader) Attr() *wire.Attr { return r.attr }
+// Attr returns the file's attributes as of the opening.
+func (r *Reader) Attr() Attr { return Attr{r.attr} }
 
 // Close releases what was fetched ahead, and returns when no fetch is running. No other call
 // may run at the same time or follow.

@@ -18,8 +18,8 @@ func stripesOf(t *testing.T, c *cluster, cl *client.Client, path string) []*wire
 	t.Helper()
 	a, err := cl.Stat(c.ctx, path)
 	require.NoError(t, err)
-	resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
-		Inode: a.Inode, Limit: 1000}}})
+	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+		Inode: uint64(a.Inode()), Limit: 1000}}})
 	require.NoError(t, err)
 	return resp.GetExtents().Stripes
 }
@@ -48,7 +48,7 @@ func TestRebuildChunk(t *testing.T) {
 				} {
 					keep := oh.chunks[other]
 					damage()
-					data, sum, release, err := cl.Stripes().RebuildChunk(c.ctx, s, i, 0)
+					data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, s, i, 0)
 					require.NoError(t, err, "%s %s", id, name)
 					require.Equal(t, want.data, data, name)
 					require.Equal(t, ch.Crc, sum)
@@ -68,7 +68,7 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, cl, "/f")[0]
 		s.Chunks[2].Crc++
-		_, _, _, err := cl.Stripes().RebuildChunk(c.ctx, s, 2, 0)
+		_, _, _, err := cl.Raw().RebuildChunk(c.ctx, s, 2, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 		s.Chunks[2].Crc--
 		for _, h := range c.hosts[:3] {
@@ -76,15 +76,15 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		}
 		for i, ch := range s.Chunks {
 			if c.hostOf(ch.Device).count() == 0 {
-				_, _, _, err = cl.Stripes().RebuildChunk(c.ctx, s, i, 0)
+				_, _, _, err = cl.Raw().RebuildChunk(c.ctx, s, i, 0)
 				require.ErrorIs(t, err, moraine.Lost)
 			}
 		}
 		for _, i := range []int{-1, 6} {
-			_, _, _, err = cl.Stripes().RebuildChunk(c.ctx, s, i, 0)
+			_, _, _, err = cl.Raw().RebuildChunk(c.ctx, s, i, 0)
 			require.ErrorIs(t, err, moraine.InvalidArgument)
 		}
-		_, _, _, err = cl.Stripes().RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0, 0)
+		_, _, _, err = cl.Raw().RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 	})
 }
@@ -97,7 +97,7 @@ func TestPutRepaired(t *testing.T) {
 		defer owner.Close()
 		write(t, c, owner, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, owner, "/f")[0]
-		data, _, release, err := cl.Stripes().RebuildChunk(c.ctx, s, 3, 0)
+		data, _, release, err := cl.Raw().RebuildChunk(c.ctx, s, 3, 0)
 		require.NoError(t, err)
 		defer release()
 		var to *chunkHost
@@ -112,17 +112,17 @@ func TestPutRepaired(t *testing.T) {
 		}
 		intent := &wire.Intent{Stripe: s.Id, Index: 3, Device: to.device, Version: 2}
 		permit := capabilitytest.Repair(clusterUUID, "n1", intent)
-		require.NoError(t, cl.Stripes().PutRepaired(c.ctx, s, intent, permit, data))
-		require.NoError(t, cl.Stripes().PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
+		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data))
+		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
 		held := to.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: 3}]
 		require.Equal(t, &heldChunk{2, s.Chunks[3].Crc, s.Tenant, held.data}, held)
 		require.Equal(t, data, held.data)
 
-		require.ErrorIs(t, cl.Stripes().PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
+		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
 		to.weak = true
-		require.ErrorIs(t, cl.Stripes().PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
+		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
 		to.kill()
-		require.Error(t, cl.Stripes().PutRepaired(c.within(5*time.Second), s, intent, permit, data))
+		require.Error(t, cl.Raw().PutRepaired(c.within(5*time.Second), s, intent, permit, data))
 	})
 }
 

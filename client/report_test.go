@@ -30,7 +30,7 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 		j := resp.GetJobs().Jobs[0]
 		for _, task := range j.Repairs {
 			for _, in := range task.Intents {
-				data, sum, release, err := cl.Stripes().RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
+				data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
 				require.NoError(c.t, err)
 				to := c.hostOf(in.Device)
 				to.mu.Lock()
@@ -99,7 +99,7 @@ func TestCloseReportsWhatReadsFound(t *testing.T) {
 		require.True(t, bytes.Equal(data, read(t, c, reader, "/f")))
 		require.NoError(t, reader.Close())
 		time.Sleep(5 * time.Second) // the host verifies it after its next heartbeat
-		resp, err := writer.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := writer.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, resp.GetCluster().GetRepairQueued())
 	})

@@ -286,5 +286,5 @@ func requireNothing(t *testing.T, c *cluster, cl *client.Client, path string) {
 		return
 	}
 	require.NoError(t, err)
-	require.Zero(t, a.Size)
+	require.Zero(t, a.Size())
 }

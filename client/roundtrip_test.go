@@ -32,7 +32,7 @@ func write(t *testing.T, c *cluster, cl *client.Client, path string, data []byte
 	}
 	res, err := f.Commit(c.ctx)
 	require.NoError(t, err)
-	require.EqualValues(t, len(data), res.Attr.Size)
+	require.EqualValues(t, len(data), res.Attr.Size())
 	return res
 }
 

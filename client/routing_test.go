@@ -21,7 +21,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 		admin := c.admin(config())
 		defer admin.Close()
 		present := func() uint64 {
-			resp, err := admin.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+			resp, err := admin.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 			require.NoError(t, err)
 			return resp.GetCluster().RoutingEpoch
 		}
@@ -46,7 +46,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 			clients = append(clients, cl)
 		}
 		for round := range rounds {
-			_, err := admin.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{From: uint64(round + 1)}}})
+			_, err := admin.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{From: uint64(round + 1)}}})
 			require.NoError(t, err)
 			var wg sync.WaitGroup
 			for w, cl := range clients {

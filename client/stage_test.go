@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -63,8 +64,8 @@ func TestStageRange(t *testing.T) {
 		object := &wire.Object{Id: testObject}
 		var paced atomic.Int64
 		pace := func(_ context.Context, n int64) error { paced.Add(n); return nil }
-		require.NoError(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000, pace))
-		require.NoError(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20, nil))
+		require.NoError(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1_000_000, pace))
+		require.NoError(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 1_000_000, 64<<20, nil))
 		moved := int64(0)
 		for _, op := range s.ops {
 			if op.Extents[0].Offset < 1_000_000 {
@@ -77,7 +78,7 @@ func TestStageRange(t *testing.T) {
 		slices.SortFunc(s.ops, func(a, b *wire.CommitStage) int { return int(a.Extents[0].Offset) - int(b.Extents[0].Offset) })
 		at := uint64(from)
 		for _, op := range s.ops {
-			require.EqualValues(t, []uint64{5, 9, a.Inode, a.Generation, testObject},
+			require.EqualValues(t, []uint64{5, 9, uint64(a.Inode()), uint64(a.Generation()), testObject},
 				[]uint64{op.Job, op.LeaseEpoch, op.Inode, op.Generation, op.Object})
 			for i, e := range op.Extents {
 				require.Equal(t, at, e.Offset)
@@ -120,7 +121,7 @@ func TestStageRangeFails(t *testing.T) {
 		s := c.onStage(data, 0)
 		object := &wire.Object{Id: testObject}
 		s.refused = errKind(moraine.Fenced)
-		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Fenced)
+		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Fenced)
 		s.refused = nil
 		for _, h := range c.hosts {
 			h.fail(func(_ context.Context, req any) error {
@@ -131,12 +132,12 @@ func TestStageRangeFails(t *testing.T) {
 			})
 		}
 		before := c.puts()
-		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Lost)
+		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Lost)
 		require.Equal(t, before, c.puts())
 		require.Empty(t, s.ops)
-		next := proto.Clone(a).(*wire.Attr)
+		next := proto.Clone(client.MessageOf(a)).(*wire.Attr)
 		next.Generation++
-		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
+		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
 	})
 }
 
@@ -163,7 +164,7 @@ func TestStagingEndsWithThePatience(t *testing.T) {
 		}
 		job, stop := context.WithTimeout(c.ctx, time.Hour)
 		defer stop()
-		err = cl.Stripes().StageRange(job, 5, 9, a, &wire.Object{Id: testObject}, 0, 1<<30, nil)
+		err = cl.Raw().StageRange(job, 5, 9, client.MessageOf(a), &wire.Object{Id: testObject}, 0, 1<<30, nil)
 		require.Error(t, err)
 		require.NoError(t, job.Err(), "it has ended with the job alone: %v", err)
 	})

@@ -7,7 +7,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 var errRoot = errors.New("not the root directory")
@@ -22,26 +21,26 @@ const maxDepth = 4096
 // Walk calls fn for root and everything below it: a directory before its entries, entries in
 // order of name. It does not follow symbolic links. An error of fn ends the walk and is
 // returned as it is. Walk skips what is removed meanwhile.
-func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error {
+func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr Attr) error) error {
 	a, err := c.paths.find(ctx, root, false)
 	if err != nil {
 		return retry.Wrap("client.Walk", root, err)
 	}
-	err = walkTree(ctx, c, path.Clean("/"+root), a, fn, 0)
+	err = walkTree(ctx, c, path.Clean("/"+root), Attr{a}, fn, 0)
 	if errors.Is(err, SkipDir) {
 		return nil
 	}
 	return err
 }
 
-func walkTree(ctx context.Context, c *Client, at string, a *wire.Attr, fn func(string, *wire.Attr) error, depth int) error {
-	if err := fn(at, a); err != nil || a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+func walkTree(ctx context.Context, c *Client, at string, a Attr, fn func(string, Attr) error, depth int) error {
+	if err := fn(at, a); err != nil || !a.IsDir() {
 		return err
 	}
 	if depth == maxDepth {
 		return &moraine.Error{Op: "client.Walk", Ref: at, Kind: moraine.TooLarge}
 	}
-	for e, err := range c.Inodes().ReadDir(ctx, moraine.InodeID(a.Inode)) {
+	for e, err := range c.Inodes().ReadDir(ctx, a.Inode()) {
 		if retry.IsKind(err, moraine.NotFound) {
 			return nil
 		}

@@ -20,7 +20,7 @@ type Event struct {
 	Path, OldPath string
 	Inode         moraine.InodeID
 	// Type is unknown for a resync, for a removed entry, and for one that no longer exists.
-	Type wire.FileType
+	Type FileType
 }
 
 // EventKind is the kind of a change.
@@ -78,7 +78,7 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 			}
 			for _, e := range r.Events {
 				if !yield(Event{Kind: eventKinds[e.Kind], Path: e.Path, OldPath: e.OldPath, Inode: moraine.InodeID(e.Inode),
-					Type: e.Type}, nil) {
+					Type: fileTypeOf(e.Type)}, nil) {
 					return
 				}
 			}

@@ -103,12 +103,12 @@ func TestAbortAfterCommits(t *testing.T) {
 		require.NoError(t, f.Flush(c.ctx))
 		a, err := cl.Inodes().Stat(c.ctx, f.Inode())
 		require.NoError(t, err)
-		require.Positive(t, a.Size)
+		require.Positive(t, a.Size())
 		f.Abort()
 		time.Sleep(time.Second)
 		a, err = cl.Inodes().Stat(c.ctx, f.Inode())
 		require.NoError(t, err)
-		require.Zero(t, a.Stored)
+		require.Zero(t, a.Stored())
 	})
 }
 
@@ -136,8 +136,8 @@ func TestLayout(t *testing.T) {
 			require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 			a, err := cl.Stat(c.ctx, "/f")
 			require.NoError(t, err)
-			resp, err := cl.Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
-				Inode: a.Inode, Limit: 1000}}})
+			resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+				Inode: uint64(a.Inode()), Limit: 1000}}})
 			require.NoError(t, err)
 			var schemes []string
 			var lengths []int64
@@ -241,7 +241,7 @@ func TestMemoryLevel(t *testing.T) {
 		defer cl.Close()
 		list := commits(c)
 		res := write(t, c, cl, "/f", bytesOf(1, 500_000), 1<<30, false)
-		require.EqualValues(t, moraine.Memory, res.Attr.Level)
+		require.EqualValues(t, moraine.Memory, res.Attr.Level())
 		for _, s := range list()[0].Stripes {
 			for _, ch := range s.Chunks {
 				require.EqualValues(t, moraine.Memory, ch.Level)

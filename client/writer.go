@@ -125,10 +125,11 @@ func (f *File) mayGrow(n int64) error {
 	if bad != nil && moraine.KindOf(bad) != moraine.NotFound {
 		return nil // the commit will report it
 	}
-	if there.GetSize() == f.gives {
+	size := uint64(there.Size()) // 0 if nothing has the name
+	if size == f.gives {
 		return err
 	}
-	f.gives = there.GetSize()
+	f.gives = size
 	return f.room.admit(f.life, f.c, dir, f.gives, f.size+n-int64(f.gives))
 }
 

@@ -52,7 +52,7 @@ func TestInterruptedSyncOfAnAppend(t *testing.T) {
 		return err
 	}, func() bool {
 		a, err := m.client.Stat(t.Context(), "/f")
-		return err == nil && a.Size == 13
+		return err == nil && a.Size() == 13
 	})
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 	held.Store(false)

@@ -6,6 +6,7 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,36 +15,36 @@ import (
 const blockSize = 128 << 10
 
 // fileType are the type bits of the mode.
-func fileType(t wire.FileType) uint32 {
+func fileType(t client.FileType) uint32 {
 	switch t {
-	case wire.FileType_FILE_TYPE_DIRECTORY:
+	case client.TypeDirectory:
 		return syscall.S_IFDIR
-	case wire.FileType_FILE_TYPE_SYMLINK:
+	case client.TypeSymlink:
 		return syscall.S_IFLNK
 	}
 	return syscall.S_IFREG
 }
 
 // fillAttr fills in an inode's attributes for the kernel.
-func fillAttr(a *wire.Attr, out *gofuse.Attr) {
-	*out = gofuse.Attr{Ino: a.Inode, Size: a.Size, Blocks: blocks(a), Mode: fileType(a.Type) | a.Mode&permBits,
-		Nlink: a.Nlink, Owner: gofuse.Owner{Uid: a.Uid, Gid: a.Gid}, Blksize: blockSize}
-	out.Atime, out.Atimensec = splitTime(a.Atime)
-	out.Mtime, out.Mtimensec = splitTime(a.Mtime)
-	out.Ctime, out.Ctimensec = splitTime(a.Ctime)
-	if a.Type == wire.FileType_FILE_TYPE_SYMLINK {
-		out.Size = uint64(len(a.Target))
+func fillAttr(a client.Attr, out *gofuse.Attr) {
+	*out = gofuse.Attr{Ino: uint64(a.Inode()), Size: uint64(a.Size()), Blocks: blocks(a), Mode: fileType(a.Type()) | a.Mode()&permBits,
+		Nlink: a.Nlink(), Owner: gofuse.Owner{Uid: a.UID(), Gid: a.GID()}, Blksize: blockSize}
+	out.Atime, out.Atimensec = splitTime(a.AccessTime().UnixNano())
+	out.Mtime, out.Mtimensec = splitTime(a.ModTime().UnixNano())
+	out.Ctime, out.Ctimensec = splitTime(a.ChangeTime().UnixNano())
+	if a.IsSymlink() {
+		out.Size = uint64(len(a.Target()))
 	}
 }
 
 // blocks is how many units of 512 bytes hold the content. Programs take a file with
 // 0 blocks for one hole, so it is 0 only for such a file.
-func blocks(a *wire.Attr) uint64 {
-	held := a.Stored
-	if a.Evicted {
-		held = a.Size
+func blocks(a client.Attr) uint64 {
+	held := a.Stored()
+	if a.Evicted() {
+		held = a.Size()
 	}
-	return (held + 511) / 512
+	return (uint64(held) + 511) / 512
 }
 
 // splitTime splits nanoseconds since the epoch. Earlier times have a negative
@@ -58,31 +59,31 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 
 // fillEntry fills in the inode of a name for the kernel. The entry has no validity
 // time.
-func (c *calls) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
-	*out = gofuse.EntryOut{NodeId: c.node(a.Inode), Generation: 1}
+func (c *calls) fillEntry(a client.Attr, out *gofuse.EntryOut) {
+	*out = gofuse.EntryOut{NodeId: c.node(uint64(a.Inode())), Generation: 1}
 	fillAttr(a, &out.Attr)
 }
 
 // attr returns the current attributes of an inode for users of this mount,
 // including writes here that are not committed yet. From then on an open file also
 // shows what others have committed.
-func (o *openFiles) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+func (o *openFiles) attr(ctx context.Context, inode moraine.InodeID) (client.Attr, error) {
 	f := o.files.of(inode)
 	if f == nil {
 		return o.client.Inodes().Stat(ctx, inode)
 	}
 	if err := f.handle.Refresh(ctx); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	return f.handle.Attr(), nil
 }
 
 // present is attr for an inode whose attributes were just read.
-func (o *openFiles) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
-	if f := o.files.of(moraine.InodeID(a.Inode)); f == nil || !f.writes {
+func (o *openFiles) present(ctx context.Context, a client.Attr) (client.Attr, error) {
+	if f := o.files.of(a.Inode()); f == nil || !f.writes {
 		return a, nil
 	}
-	return o.attr(ctx, moraine.InodeID(a.Inode))
+	return o.attr(ctx, a.Inode())
 }
 
 // GetAttr implements gofuse.RawFileSystem.
@@ -95,19 +96,6 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 	}
 	fillAttr(attr, &out.Attr)
 	return gofuse.OK
-}
-
-// attrFields maps the kernel's bits to those of the metadata service.
-var attrFields = []struct {
-	kernel uint32
-	field  wire.SetAttrField
-}{
-	{gofuse.FATTR_SIZE, wire.SetAttrField_SET_ATTR_SIZE},
-	{gofuse.FATTR_MODE, wire.SetAttrField_SET_ATTR_MODE},
-	{gofuse.FATTR_UID, wire.SetAttrField_SET_ATTR_UID},
-	{gofuse.FATTR_GID, wire.SetAttrField_SET_ATTR_GID},
-	{gofuse.FATTR_ATIME, wire.SetAttrField_SET_ATTR_ATIME},
-	{gofuse.FATTR_MTIME, wire.SetAttrField_SET_ATTR_MTIME},
 }
 
 // SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens. The
@@ -123,52 +111,63 @@ func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out 
 	return gofuse.OK
 }
 
-func (fs *fileSystem) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.Attr, error) {
+func (fs *fileSystem) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (client.Attr, error) {
 	set, err := fs.wanted(ctx, inode, in)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
-	if set.Valid == 0 {
+	if set == (client.SetAttr{}) {
 		return fs.attr(ctx, inode)
 	}
 	attr, err := fs.client.Inodes().SetAttr(ctx, inode, set)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	f := fs.files.of(inode)
 	if f == nil {
 		return attr, nil
 	}
-	f.state.notePrivileges(attr.Mode)
+	f.state.notePrivileges(attr.Mode())
 	return f.handle.Attr(), nil
 }
 
 // wanted is the change that the metadata service must make.
-func (fs *fileSystem) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.SetAttr, error) {
-	set := &wire.SetAttr{Size: in.Size, Mode: in.Mode & permBits, Uid: in.Uid, Gid: in.Gid}
-	for _, f := range attrFields {
-		if in.Valid&f.kernel != 0 {
-			set.Valid |= uint32(f.field)
-		}
-	}
-	if t, ok := in.GetATime(); ok {
-		set.Atime = t.UnixNano()
-	}
-	if t, ok := in.GetMTime(); ok {
-		set.Mtime = t.UnixNano()
-	}
+func (fs *fileSystem) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (client.SetAttr, error) {
+	set := changeOf(in)
 	newOwner := in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0
 	if in.Valid&gofuse.FATTR_MODE == 0 && (newOwner || in.Valid&gofuse.FATTR_KILL_SUIDGID != 0) {
 		attr, err := fs.client.Inodes().Stat(ctx, inode)
 		if err != nil {
-			return nil, err
+			return client.SetAttr{}, err
 		}
-		if mode := withoutPrivileges(attr.Mode); mode != attr.Mode && attr.Type == wire.FileType_FILE_TYPE_REGULAR {
-			set.Valid |= uint32(wire.SetAttrField_SET_ATTR_MODE)
-			set.Mode = mode
+		if mode := withoutPrivileges(attr.Mode()); mode != attr.Mode() && attr.IsRegular() {
+			set.Mode = &mode
 		}
 	}
 	return set, nil
+}
+
+// changeOf is the change that the kernel names.
+func changeOf(in *gofuse.SetAttrIn) (set client.SetAttr) {
+	if in.Valid&gofuse.FATTR_SIZE != 0 {
+		set.Size = new(int64(in.Size))
+	}
+	if in.Valid&gofuse.FATTR_MODE != 0 {
+		set.Mode = new(in.Mode & permBits)
+	}
+	if in.Valid&gofuse.FATTR_UID != 0 {
+		set.UID = new(in.Uid)
+	}
+	if in.Valid&gofuse.FATTR_GID != 0 {
+		set.GID = new(in.Gid)
+	}
+	if t, ok := in.GetATime(); ok {
+		set.AccessTime = &t
+	}
+	if t, ok := in.GetMTime(); ok {
+		set.ModTime = &t
+	}
+	return set
 }
 
 // StatFs implements gofuse.RawFileSystem. It counts space in bytes of files, by the
@@ -176,7 +175,7 @@ func (fs *fileSystem) wanted(ctx context.Context, inode moraine.InodeID, in *gof
 func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	resp, err := fs.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := fs.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return status(err)
 	}
@@ -192,14 +191,14 @@ func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *g
 }
 
 // boundSpace makes a mount below a quota look like a disk of the quota's size.
-func boundSpace(out *gofuse.StatfsOut, u *wire.UsageReply) {
+func boundSpace(out *gofuse.StatfsOut, u client.Space) {
 	if room := u.RoomBytes / moraine.BlockSize; room < out.Bavail {
 		out.Bavail = room
 	}
-	used := (u.Usage.GetBytes() + moraine.BlockSize - 1) / moraine.BlockSize
+	used := (u.Usage.Bytes + moraine.BlockSize - 1) / moraine.BlockSize
 	out.Blocks, out.Bfree = used+out.Bavail, out.Bavail
 	out.Ffree = min(out.Ffree, u.RoomInodes)
-	out.Files = u.Usage.GetInodes() + out.Ffree
+	out.Files = u.Usage.Inodes + out.Ffree
 }
 
 // maxFreeInodes is the reported number of free inodes: practically unlimited.

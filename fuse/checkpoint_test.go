@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
 )
@@ -156,7 +155,7 @@ func TestRemovalOfAStepThroughAMount(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	root, err := saver.Stat(t.Context(), "/runs/r")
 	require.NoError(t, err)
-	steps, err := ckpt.ListSteps(t.Context(), saver.Client, moraine.InodeID(root.GetInode()), false)
+	steps, err := ckpt.ListSteps(t.Context(), saver.Client, root.Inode(), false)
 	require.NoError(t, err)
 	require.Len(t, steps, 2)
 

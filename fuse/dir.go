@@ -6,8 +6,8 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // dir is an open directory. The kernel continues from an offset: the number of the
@@ -104,16 +104,16 @@ func (ds *directories) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status 
 
 // ReadDir implements gofuse.RawFileSystem.
 func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return ds.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ *wire.Attr) bool { return out.AddDirEntry(e) })
+	return ds.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ client.Attr) bool { return out.AddDirEntry(e) })
 }
 
 // ReadDirPlus implements gofuse.RawFileSystem. The attributes are current: answers
 // never come from an earlier fetch. Attributes of files that are being written here
 // are omitted, since the metadata service does not know them.
 func (ds *directories) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return ds.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a *wire.Attr) bool {
+	return ds.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a client.Attr) bool {
 		entry := out.AddDirLookupEntry(e)
-		if f := ds.opened.of(moraine.InodeID(a.GetInode())); entry != nil && a != nil && (f == nil || !f.writes) {
+		if f := ds.opened.of(a.Inode()); entry != nil && a.Inode() != 0 && (f == nil || !f.writes) {
 			ds.fillEntry(a, entry)
 		}
 		return entry != nil
@@ -129,7 +129,7 @@ const (
 
 // readDir answers with as many entries as fit. add returns whether an entry fits;
 // "." and ".." come without attributes.
-func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, *wire.Attr) bool) gofuse.Status {
+func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, client.Attr) bool) gofuse.Status {
 	d := ds.dirs.get(in.Fh)
 	if d == nil {
 		return gofuse.EBADF
@@ -140,8 +140,8 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 	defer d.mu.Unlock()
 	offset := in.Offset
 	for ; offset < dots; offset++ {
-		dot := gofuse.DirEntry{Name: "..."[:offset+1], Ino: uint64(d.inode), Mode: fileType(wire.FileType_FILE_TYPE_DIRECTORY), Off: offset + 1}
-		if !add(dot, nil) {
+		dot := gofuse.DirEntry{Name: "..."[:offset+1], Ino: uint64(d.inode), Mode: fileType(client.TypeDirectory), Off: offset + 1}
+		if !add(dot, client.Attr{}) {
 			return gofuse.OK
 		}
 	}
@@ -154,15 +154,16 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		if err != nil {
 			return nodeStatus(err)
 		}
-		for _, e := range page.GetEntries() {
+		for i := range page.Len() {
+			e := page.Entry(i)
 			after = e.Name
 			if skip > 0 {
 				skip--
 				first = e.Name
 				continue
 			}
-			a := e.GetAttr()
-			if !add(gofuse.DirEntry{Name: e.Name, Ino: entryNumber(e.Name, a), Mode: fileType(a.GetType()), Off: at + 1}, a) {
+			a := e.Attr
+			if !add(gofuse.DirEntry{Name: e.Name, Ino: entryNumber(e.Name, a), Mode: fileType(a.Type()), Off: at + 1}, a) {
 				d.answered(offset, first, names)
 				return gofuse.OK
 			}
@@ -171,7 +172,7 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		}
 		// An answer without entries means the end of the directory; a partly filled
 		// one is harmless.
-		if len(names) > 0 || !page.GetMore() || len(page.GetEntries()) == 0 {
+		if len(names) > 0 || !page.More() || page.Len() == 0 {
 			d.answered(offset, first, names)
 			return gofuse.OK
 		}
@@ -182,9 +183,9 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 // index it is the smallest possible number, and not its own. rm and find remove the
 // files of a directory with more than 10,000 of them in the order of these numbers.
 // The index must go first.
-func entryNumber(name string, a *wire.Attr) uint64 {
-	if a.GetSealed() && name == ckpt.IndexName && a.GetType() == wire.FileType_FILE_TYPE_REGULAR {
+func entryNumber(name string, a client.Attr) uint64 {
+	if a.Sealed() && name == ckpt.IndexName && a.IsRegular() {
 		return 1
 	}
-	return a.GetInode()
+	return uint64(a.Inode())
 }

@@ -8,7 +8,6 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,7 +27,7 @@ func (fs *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name s
 func (fs *fileSystem) Forget(_, _ uint64) {}
 
 // entry answers a request for a name.
-func (fs *fileSystem) entry(attr *wire.Attr, err error, out *gofuse.EntryOut) gofuse.Status {
+func (fs *fileSystem) entry(attr client.Attr, err error, out *gofuse.EntryOut) gofuse.Status {
 	if err != nil {
 		return status(err)
 	}
@@ -73,10 +72,10 @@ func (fs *fileSystem) Readlink(cancel <-chan struct{}, in *gofuse.InHeader) ([]b
 	if err != nil {
 		return nil, nodeStatus(err)
 	}
-	if attr.Type != wire.FileType_FILE_TYPE_SYMLINK {
+	if !attr.IsSymlink() {
 		return nil, gofuse.EINVAL
 	}
-	return []byte(attr.Target), gofuse.OK
+	return []byte(attr.Target()), gofuse.OK
 }
 
 // Link implements gofuse.RawFileSystem.
@@ -137,10 +136,10 @@ func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, 
 // the check and do: the new inode is not open here.
 func (fs *fileSystem) losing(ctx context.Context, parent moraine.InodeID, name string, do func(keep bool) error) error {
 	attr, err := fs.client.Inodes().Lookup(ctx, parent, name)
-	if err != nil || attr.Type != wire.FileType_FILE_TYPE_REGULAR {
+	if err != nil || !attr.IsRegular() {
 		return do(false) // there is nothing to lose, or do gets the same error
 	}
-	s, open, err := fs.files.beginLoss(ctx, moraine.InodeID(attr.Inode))
+	s, open, err := fs.files.beginLoss(ctx, attr.Inode())
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/limit"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // openFlags make reads and writes bypass the kernel's pages (see the package
@@ -63,12 +62,12 @@ func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint3
 		return 0, err
 	}
 	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY
-	if h.Attr().GetSealed() && (writes || flags&syscall.O_TRUNC != 0) {
+	if h.Attr().Sealed() && (writes || flags&syscall.O_TRUNC != 0) {
 		_ = h.Close(ctx) // nothing was written
 		o.release(s, o.files.unpin(s))
 		return 0, &moraine.Error{Op: "open", Ref: inode.String(), Kind: moraine.Immutable}
 	}
-	s.notePrivileges(h.Attr().GetMode())
+	s.notePrivileges(h.Attr().Mode())
 	return o.files.add(&file{state: s, handle: h, writes: writes}), nil
 }
 
@@ -99,7 +98,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 	if err != nil {
 		return status(err)
 	}
-	fh, err := o.open(ctx, moraine.InodeID(attr.Inode), in.Flags)
+	fh, err := o.open(ctx, attr.Inode(), in.Flags)
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -269,8 +268,8 @@ func (o *openFiles) dropPrivileges(ctx context.Context, s *openInode) error {
 	if err != nil {
 		return err
 	}
-	if mode := withoutPrivileges(attr.Mode); mode != attr.Mode {
-		_, err = o.client.Inodes().SetAttr(ctx, s.inode, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: mode})
+	if mode := withoutPrivileges(attr.Mode()); mode != attr.Mode() {
+		_, err = o.client.Inodes().SetAttr(ctx, s.inode, client.SetAttr{Mode: &mode})
 		if err != nil {
 			return err
 		}

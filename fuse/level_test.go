@@ -30,7 +30,7 @@ func levelOf(t *testing.T, m *mounted, name string) moraine.Level {
 	t.Helper()
 	a, err := m.client.Stat(t.Context(), "/"+name)
 	require.NoError(t, err)
-	return moraine.Level(a.Level)
+	return a.Level()
 }
 
 var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}

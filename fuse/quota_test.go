@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 )
@@ -22,7 +21,7 @@ func TestQuota(t *testing.T) {
 	defer admin.Close()
 	dir, err := admin.Mkdir(t.Context(), "/team", 0o777)
 	require.NoError(t, err)
-	inode := moraine.InodeID(dir.Inode)
+	inode := dir.Inode()
 	require.NoError(t, admin.Quotas().Set(t.Context(), inode, 1<<20, 4))
 	m := mount(t, c, "c1", mountOptions{mount: fuse.Config{Root: inode}})
 

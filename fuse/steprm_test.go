@@ -99,7 +99,7 @@ func TestRemovalOfAWideStepThroughAMount(t *testing.T) {
 	steps := func() (out []uint64) {
 		root, err := saver.Stat(t.Context(), "/runs/r")
 		require.NoError(t, err)
-		list, err := ckpt.ListSteps(t.Context(), saver.Client, moraine.InodeID(root.GetInode()), false)
+		list, err := ckpt.ListSteps(t.Context(), saver.Client, root.Inode(), false)
 		require.NoError(t, err)
 		for _, s := range list {
 			out = append(out, s.Step)

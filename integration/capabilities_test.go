@@ -73,7 +73,7 @@ func extents(ctx context.Context, c *client.Client, path string) (*wire.ExtentsR
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 1000}}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode()), Limit: 1000}}})
 	return resp.GetExtents(), err
 }
 
@@ -217,9 +217,9 @@ func TestCapabilitiesAreRenewed(t *testing.T) {
 		for path, cl := range clients {
 			parent, err := cl.Stat(ctx, path[:strings.LastIndex(path, "/")+1])
 			require.NoError(t, err)
-			a, err := cl.Inodes().CreateEmpty(ctx, moraine.InodeID(parent.Inode), path[strings.LastIndex(path, "/")+1:], 0o644)
+			a, err := cl.Inodes().CreateEmpty(ctx, parent.Inode(), path[strings.LastIndex(path, "/")+1:], 0o644)
 			require.NoError(t, err)
-			h, err := cl.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+			h, err := cl.Inodes().OpenHandle(ctx, a.Inode(), client.HandleOptions{})
 			require.NoError(t, err)
 			defer h.Close(ctx)
 			files[path] = h

@@ -54,7 +54,7 @@ func (r *removals) rankDies(old, next uint64, remove func(ctx context.Context, c
 	remover := r.client()
 	a, err := remover.Stat(r.ctx, stepRun)
 	require.NoError(r.t, err)
-	r.run = a.Inode
+	r.run = uint64(a.Inode())
 	s := savedStep{step: next, seed: r.rng.Uint64(), size: 200_000}
 	var ranks []*incluster.Client
 	var g sync.WaitGroup
@@ -188,7 +188,7 @@ func listedSteps(t *testing.T, cl *client.Client) map[uint64]bool {
 	t.Helper()
 	run, err := cl.Stat(t.Context(), stepRun)
 	require.NoError(t, err)
-	steps, err := ckpt.ListSteps(t.Context(), cl, moraine.InodeID(run.Inode), false)
+	steps, err := ckpt.ListSteps(t.Context(), cl, run.Inode(), false)
 	require.NoError(t, err)
 	listed := map[uint64]bool{}
 	for _, i := range steps {

@@ -61,10 +61,10 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 		u := &dayUser{d: d, name: fmt.Sprintf("u%d", i+1), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
 		attr, err := admin.Mkdir(ctx, "/"+u.name, 0o755)
 		if err == nil {
-			err = admin.Quotas().Set(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
+			err = admin.Quotas().Set(ctx, attr.Inode(), 60<<20, 1500)
 		}
 		if err == nil && i == 2 { // small files are only packed if they would be coded
-			err = admin.Policies().Set(ctx, moraine.InodeID(attr.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
+			err = admin.Policies().Set(ctx, attr.Inode(), client.Policy{Scheme: moraine.Scheme{K: 2, M: 2}})
 		}
 		if err != nil {
 			return d, err
@@ -172,7 +172,7 @@ func (d *day) noteRewritten(ctx context.Context) {
 func (d *day) noteLook(ctx context.Context, c *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if r := resp.GetCluster().GetRewriting(); err == nil && r != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -220,7 +220,7 @@ func (d *day) settle(ctx context.Context) error {
 	if err := d.idle(ctx, admin.Client); err != nil {
 		return err
 	}
-	before := map[string]*wire.Usage{}
+	before := map[string]client.Usage{}
 	for _, u := range d.users {
 		if before[u.name], err = usageOf(ctx, admin.Client, "/"+u.name); err != nil {
 			return err
@@ -228,12 +228,12 @@ func (d *day) settle(ctx context.Context) error {
 	}
 	j, err := admin.Quotas().Recount(ctx)
 	if err == nil {
-		j, err = admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
+		j, err = admin.Jobs().Wait(ctx, j.ID, nil)
 	}
 	if err != nil {
 		return err
 	}
-	if j.State != wire.JobState_JOB_STATE_DONE || j.Error != "" {
+	if j.State != client.JobDone || j.Error != "" {
 		return fmt.Errorf("the recount ended %s: %s", j.State, j.Error)
 	}
 	for _, u := range d.users {
@@ -244,13 +244,13 @@ func (d *day) settle(ctx context.Context) error {
 		if now.Bytes != before[u.name].Bytes || now.Inodes != before[u.name].Inodes {
 			return fmt.Errorf("/%s: %v was counted, %v after the recount", u.name, before[u.name], now)
 		}
-		seen := map[uint64]uint64{}
+		seen := map[moraine.InodeID]int64{}
 		if err := walk(ctx, admin.Client, "/"+u.name, seen); err != nil {
 			return err
 		}
 		bytes := uint64(0)
 		for _, size := range seen {
-			bytes += size
+			bytes += uint64(size)
 		}
 		if now.Bytes != bytes || now.Inodes != uint64(len(seen)) {
 			return fmt.Errorf("/%s: %v is counted, and there are %d bytes and %d inodes", u.name, now, bytes, len(seen))
@@ -268,23 +268,23 @@ func (d *day) settle(ctx context.Context) error {
 	return d.empty(ctx, admin.Client)
 }
 
-func usageOf(ctx context.Context, c *client.Client, path string) (*wire.Usage, error) {
+func usageOf(ctx context.Context, c *client.Client, path string) (client.Usage, error) {
 	attr, err := c.Stat(ctx, path)
 	if err != nil {
-		return nil, err
+		return client.Usage{}, err
 	}
-	u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
-	return u.GetUsage(), err
+	u, err := c.Quotas().Usage(ctx, attr.Inode())
+	return u.Usage, err
 }
 
 // walk finds every inode below a directory, and its size.
-func walk(ctx context.Context, c *client.Client, path string, seen map[uint64]uint64) error {
+func walk(ctx context.Context, c *client.Client, path string, seen map[moraine.InodeID]int64) error {
 	for e, err := range c.ReadDir(ctx, path) {
 		if err != nil {
 			return err
 		}
-		seen[e.Attr.Inode] = e.Attr.Size
-		if e.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+		seen[e.Attr.Inode()] = e.Attr.Size()
+		if e.Attr.IsDir() {
 			if err := walk(ctx, c, path+"/"+e.Name, seen); err != nil {
 				return err
 			}
@@ -317,7 +317,7 @@ func (d *day) idle(ctx context.Context, c *client.Client) error {
 // empty waits until nothing is left of the removed trees.
 func (d *day) empty(ctx context.Context, c *client.Client) error {
 	for {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // dayUser works below a directory of its own, with a quota.
@@ -214,7 +213,7 @@ func (u *dayUser) overwrite(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	h, err := c.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := c.Inodes().OpenHandle(ctx, a.Inode(), client.HandleOptions{})
 	if err != nil {
 		return err
 	}
@@ -226,30 +225,30 @@ func (u *dayUser) overwrite(ctx context.Context, c *client.Client) error {
 // to another name in another directory, removes its name, or overwrites it.
 func (u *dayUser) change(ctx context.Context, c *client.Client) error {
 	dir := u.dir()
-	var file *wire.DirEntry
+	var file client.DirEntry // the zero value: none yet
 	for e, err := range c.ReadDir(ctx, dir) {
 		if err != nil {
 			return err
 		}
-		if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR && (file == nil || u.rng.IntN(3) == 0) {
+		if e.Attr.IsRegular() && (file.Name == "" || u.rng.IntN(3) == 0) {
 			file = e
 		}
 	}
-	if file == nil {
+	if file.Name == "" {
 		return nil
 	}
-	inode := moraine.InodeID(file.Attr.Inode)
+	inode := file.Attr.Inode()
 	switch u.rng.IntN(4) {
 	case 0:
 		return c.Remove(ctx, dir+"/"+file.Name)
 	case 1:
 		to, err := c.Stat(ctx, u.dir())
 		if err == nil {
-			_, err = c.Inodes().Link(ctx, inode, moraine.InodeID(to.Inode), u.fresh())
+			_, err = c.Inodes().Link(ctx, inode, to.Inode(), u.fresh())
 		}
 		return err
 	case 2:
-		_, err := c.SetAttr(ctx, dir+"/"+file.Name, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: u.rng.Uint64N(400_000)})
+		_, err := c.SetAttr(ctx, dir+"/"+file.Name, client.SetAttr{Size: new(u.rng.Int64N(400_000))})
 		return err
 	}
 	h, err := c.Inodes().OpenHandle(ctx, inode, client.HandleOptions{})
@@ -273,7 +272,7 @@ func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	if u.rng.IntN(3) == 0 {
 		return nil
 	}
-	_, err = c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
+	_, err = c.Jobs().Wait(ctx, j.ID, nil)
 	return err
 }
 
@@ -291,8 +290,8 @@ func (u *dayUser) concat(ctx context.Context, c *client.Client) error {
 		if err != nil {
 			return err
 		}
-		if e.Attr.Type == wire.FileType_FILE_TYPE_REGULAR && e.Attr.Size > 0 {
-			files = append(files, client.InodeRange{Inode: moraine.InodeID(e.Attr.Inode), Length: int64(min(e.Attr.Size, 10_000))})
+		if e.Attr.IsRegular() && e.Attr.Size() > 0 {
+			files = append(files, client.InodeRange{Inode: e.Attr.Inode(), Length: int64(min(e.Attr.Size(), 10_000))})
 		}
 	}
 	if len(files) == 0 {
@@ -308,6 +307,6 @@ func (u *dayUser) concat(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	u.forget(dir)
-	_, _, err = c.ConcatParts(ctx, name, srcs, moraine.InodeID(parent.Inode), client.CreateOptions{})
+	_, _, err = c.ConcatParts(ctx, name, srcs, parent.Inode(), client.CreateOptions{})
 	return err
 }

@@ -48,7 +48,7 @@ func loseLeaders(t *testing.T, c *devcluster.Cluster, lose, back func(*devcluste
 		sessions[i] = connect(t, c, client.Config{})
 		attr, err := sessions[i].Mkdir(t.Context(), fmt.Sprintf("/client-%d", i), 0o755)
 		require.NoError(t, err)
-		dirs[i] = moraine.InodeID(attr.Inode)
+		dirs[i] = attr.Inode()
 	}
 	var g sync.WaitGroup
 	errs := make([]error, clients)
@@ -99,7 +99,7 @@ func createAndRename(ctx context.Context, c *client.Client, dir moraine.InodeID,
 	if _, err := c.Inodes().CreateEmpty(ctx, dir, before, 0o644); err != nil {
 		return err
 	}
-	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: uint64(dir), Name: before, NewParent: uint64(dir), NewName: after, NoReplace: true}}})
 	return err
 }
@@ -129,7 +129,7 @@ func waitFor(t *testing.T, counter *atomic.Int64, n int64) {
 // leaderOf returns the leader.
 func leaderOf(t *testing.T, c *client.Client) string {
 	t.Helper()
-	resp, err := c.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := c.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(t, err)
 	for _, m := range resp.GetCluster().GetMetadata() {
 		if m.Leader {

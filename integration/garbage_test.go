@@ -16,7 +16,7 @@ import (
 
 // usedBytes is the space used on all devices, by their last report.
 func usedBytes(ctx context.Context, cl *client.Client) (used uint64, err error) {
-	resp, err := cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return 0, err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/internal/devcluster"
@@ -66,7 +65,7 @@ func TestMetadataDiskThatHangs(t *testing.T) {
 				return
 			default:
 			}
-			if failed = createAndRename(t.Context(), cl, moraine.InodeID(attr.Inode), int(made.Load())); failed != nil {
+			if failed = createAndRename(t.Context(), cl, attr.Inode(), int(made.Load())); failed != nil {
 				return
 			}
 			made.Add(1)

@@ -16,7 +16,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -161,7 +160,7 @@ func TestMountSurvivesLeaderKill(t *testing.T) {
 // countFiles counts the files below /out.
 func countFiles(t *testing.T, c *client.Client) (n int) {
 	t.Helper()
-	err := c.Walk(t.Context(), "/out", func(string, *wire.Attr) error {
+	err := c.Walk(t.Context(), "/out", func(string, client.Attr) error {
 		n++
 		return nil
 	})

@@ -58,7 +58,7 @@ func (h *concatCut) parts() (dir moraine.InodeID, ranges []client.InodeRange, wa
 		ranges = append(ranges, client.InodeRange{Inode: files[of], Offset: int64(at), Length: int64(length)})
 		want = append(want, parts[of][at:at+length]...)
 	}
-	return moraine.InodeID(a.Inode), ranges, want
+	return a.Inode(), ranges, want
 }
 
 // round makes one file, and cuts the power once the metadata service has accepted
@@ -126,7 +126,7 @@ func (h *concatCut) looks(ranges int) {
 		pending := false
 		for j, err := range h.looker.Jobs().List(h.t.Context(), false) {
 			require.NoError(h.t, err)
-			if j.Kind == wire.JobKind_JOB_KIND_CONCAT {
+			if j.Kind == client.JobConcat {
 				pending = true
 				if first && j.Done > 0 && j.Done < uint64(ranges) {
 					h.within++

@@ -23,7 +23,6 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/object"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // errEvictedLost is the error of a history in which acknowledged bytes are lost.
@@ -160,21 +159,21 @@ func (h *evictHistory) write(ctx context.Context, c *client.Client) (inodes map[
 // acknowledged.
 func (h *evictHistory) evict(ctx context.Context, c *client.Client, inodes map[string]moraine.InodeID) error {
 	ids := slices.Sorted(maps.Values(inodes))
-	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
+	for _, kind := range []client.JobKind{client.JobFlush, client.JobEvict} {
 		jobs, err := c.Jobs().Queue(ctx, kind, ids...)
 		if err != nil {
 			return err
 		}
 		for _, j := range jobs {
 			last := j
-			done, err := c.Jobs().Wait(ctx, moraine.JobID(j.Id), func(j *wire.Job) { last = j })
+			done, err := c.Jobs().Wait(ctx, j.ID, func(j client.Job) { last = j })
 			if err != nil {
 				return fmt.Errorf("wait for %v: %w", last, err)
 			}
-			if done.State != wire.JobState_JOB_STATE_DONE {
+			if done.State != client.JobDone {
 				return fmt.Errorf("job %v: %v, %s", done.Kind, done.State, done.Error)
 			}
-			if kind == wire.JobKind_JOB_KIND_EVICT {
+			if kind == client.JobEvict {
 				h.noteEvicted(inodes, done.Inode)
 			}
 		}
@@ -182,9 +181,9 @@ func (h *evictHistory) evict(ctx context.Context, c *client.Client, inodes map[s
 	return nil
 }
 
-func (h *evictHistory) noteEvicted(inodes map[string]moraine.InodeID, inode uint64) {
+func (h *evictHistory) noteEvicted(inodes map[string]moraine.InodeID, inode moraine.InodeID) {
 	for name, id := range inodes {
-		if uint64(id) == inode {
+		if id == inode {
 			h.away[name] = true
 			h.evicted++
 		}
@@ -228,7 +227,7 @@ func (h *evictHistory) check(ctx context.Context) error {
 	}
 	defer c.Close()            //nolint:errcheck // it only reads
 	for name := range h.away { // before any read, which may stage it
-		if attr, err := c.Stat(ctx, name); err != nil || !attr.Evicted {
+		if attr, err := c.Stat(ctx, name); err != nil || !attr.Evicted() {
 			return fmt.Errorf("%s was evicted by an acknowledged request, and is not now: %v, %w", name, attr, err)
 		}
 	}

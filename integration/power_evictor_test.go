@@ -17,7 +17,6 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // evictor flushes and evicts the files of the other users.
@@ -36,21 +35,21 @@ func (e *evictor) step(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
-		jobs, err := c.Jobs().Queue(ctx, kind, moraine.InodeID(attr.Inode))
+	for _, kind := range []client.JobKind{client.JobFlush, client.JobEvict} {
+		jobs, err := c.Jobs().Queue(ctx, kind, attr.Inode())
 		if errors.Is(err, moraine.NotFound) {
 			return nil
 		}
 		for _, j := range jobs {
 			if err == nil {
-				_, err = c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
+				_, err = c.Jobs().Wait(ctx, j.ID, nil)
 			}
 		}
 		if err != nil && !errors.Is(err, moraine.NotFound) {
 			return err
 		}
 	}
-	if now, err := c.Inodes().Stat(ctx, moraine.InodeID(attr.Inode)); err == nil && now.Evicted {
+	if now, err := c.Inodes().Stat(ctx, attr.Inode()); err == nil && now.Evicted() {
 		e.evicted.Add(1)
 	}
 	return nil

@@ -164,11 +164,11 @@ func (u *fileUser) check(ctx context.Context, c *client.Client) error {
 			failed = err
 			break
 		}
-		sum, err := readDigest(ctx, c, u.path(e.GetName()))
+		sum, err := readDigest(ctx, c, u.path(e.Name))
 		if err != nil {
-			return fmt.Errorf("%s: %w; %s", u.path(e.GetName()), err, u.describe(e.GetName()))
+			return fmt.Errorf("%s: %w; %s", u.path(e.Name), err, u.describe(e.Name))
 		}
-		is[e.GetName()] = sum
+		is[e.Name] = sum
 	}
 	if failed != nil && (u.made || !errors.Is(failed, moraine.NotFound)) {
 		return fmt.Errorf("%s: %w", u.dir, failed)

@@ -178,8 +178,8 @@ func (u *stepUser) checkLatest(ctx context.Context, c *client.Client, r *ckpt.Ru
 		return fmt.Errorf("it is %d", k.Info.Step)
 	}
 	attr, err := c.Stat(ctx, stepRun+"/latest")
-	if err == nil && moraine.InodeID(attr.GetInode()) != k.Info.Dir {
-		err = fmt.Errorf("the link leads to %d, the checkpoint is in %d", attr.GetInode(), k.Info.Dir)
+	if err == nil && attr.Inode() != k.Info.Dir {
+		err = fmt.Errorf("the link leads to %d, the checkpoint is in %d", attr.Inode(), k.Info.Dir)
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func TestAnS3EndpointStaysInItsDirectory(t *testing.T) {
 	}
 	a, err := cl.Stat(ctx, "/other/file")
 	require.NoError(t, err)
-	require.EqualValues(t, len("other bytes"), a.Size)
+	require.EqualValues(t, len("other bytes"), a.Size())
 	_, err = cl.Stat(ctx, "/other/new")
 	require.Error(t, err)
 }

@@ -83,7 +83,7 @@ func TestRollingUpgrade(t *testing.T) {
 				return
 			default:
 			}
-			if failed = createAndRename(t.Context(), cl, moraine.InodeID(root.Inode), int(made.Load())); failed != nil {
+			if failed = createAndRename(t.Context(), cl, root.Inode(), int(made.Load())); failed != nil {
 				return
 			}
 			made.Add(1)
@@ -132,7 +132,7 @@ func TestRollingUpgrade(t *testing.T) {
 				return strings.Contains(o.stderr, fmt.Sprintf("%s speaks %d", lead, moraine.FeatureLevel))
 			})
 		}
-		require.ErrorIs(t, touch(t.Context(), root.Inode), moraine.Unimplemented, "led by %s", leaderOf(t, cl))
+		require.ErrorIs(t, touch(t.Context(), uint64(root.Inode())), moraine.Unimplemented, "led by %s", leaderOf(t, cl))
 		require.EqualValues(t, moraine.FeatureLevel, upgrade()["feature_level"])
 		restart(n, later)
 		awaitLevels(t, upgrade, 1)
@@ -141,11 +141,11 @@ func TestRollingUpgrade(t *testing.T) {
 	for _, n := range c.Nodes(devcluster.Metadata) {
 		require.NotContains(t, n.Log(), "the log has a command that this build does not know", "%s met a command of the new build before the upgrade was finished", n.Name)
 	}
-	require.ErrorContains(t, touch(t.Context(), root.Inode), "finish the upgrade first")
+	require.ErrorContains(t, touch(t.Context(), uint64(root.Inode())), "finish the upgrade first")
 	finish(func(o outcome) bool { return o.code == 0 })
 	require.EqualValues(t, state.FutureLevel, upgrade()["feature_level"])
 	waitFor(t, &made, made.Load()+20)
-	require.NoError(t, touch(t.Context(), root.Inode), "the request that the old build does not know")
+	require.NoError(t, touch(t.Context(), uint64(root.Inode())), "the request that the old build does not know")
 	n := c.Node(lead)
 	require.NoError(t, n.Stop(time.Minute))
 	n.SetFlags() // the old build again
@@ -191,7 +191,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	t.Logf("the request is answered with: %v", touch(ctx, attr.Inode)) // or not, as the majority ends
+	t.Logf("the request is answered with: %v", touch(ctx, uint64(attr.Inode()))) // or not, as the majority ends
 	olds := []*devcluster.Node{c.Node("m2"), c.Node("m3")}
 	stops := func() {
 		t.Helper()

@@ -289,12 +289,12 @@ func TestLostLeaseStopsTheWork(t *testing.T) {
 		cl := c.Mover("n1")
 		began, stopped := make(chan struct{}), make(chan time.Duration, 1)
 		var first sync.Once
-		m, err := mover.New(mover.Config{}, mover.Deps{Client: cl, CheckStep: func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
+		m, err := mover.New(mover.Config{}, mover.Deps{Client: cl, CheckStep: func(ctx context.Context, _ client.StepKey) (ckpt.IndexFile, error) {
 			at := time.Now()
 			first.Do(func() { close(began) })
 			<-ctx.Done()
 			stopped <- time.Since(at)
-			return nil, context.Cause(ctx)
+			return ckpt.IndexFile{}, context.Cause(ctx)
 		}})
 		require.NoError(t, err)
 		c.Run(func(ctx context.Context) error {
@@ -332,20 +332,23 @@ func TestFencedMoverCannotCommit(t *testing.T) {
 		s := seal(t, c, "/runs/a", 3)
 		late := c.Mover("n1")
 		defer late.Close()
-		resp, err := late.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{Max: 1}}})
+		resp, err := late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{Max: 1}}})
 		require.NoError(t, err)
 		job := resp.GetJobs().GetJobs()[0]
-		index, err := ckpt.CheckStep(client.ForJob(t.Context(), moraine.JobID(job.GetId())), late, job.GetStep())
+		key := job.GetStep()
+		index, err := ckpt.CheckStep(client.ForJob(t.Context(), moraine.JobID(job.GetId())), late,
+			client.StepKey{Run: moraine.InodeID(key.Run), Attempt: key.Attempt, Step: key.Step})
 		require.NoError(t, err)
 		time.Sleep(20 * time.Second) // its lease ends
 		startMover(t, c, "n2")
 		_, err = s.Wait(t.Context(), moraine.NVMe)
 		require.NoError(t, err)
-		_, err = late.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
+		_, err = late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
 			Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(), Error: "late"}}})
 		require.ErrorIs(t, err, moraine.Fenced)
-		_, err = late.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: &wire.CommitStep{
-			Key: job.GetStep(), Job: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(), Index: index}}})
+		_, err = late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: &wire.CommitStep{
+			Key: job.GetStep(), Job: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(),
+			Index: &wire.PartFile{Inode: uint64(index.Inode), Name: index.Name, Crc: index.CRC, Size: uint64(index.Size)}}}})
 		require.NoError(t, err) // the other mover committed it
 		restore(t, c, "/runs/a", 3, 1)
 	})

@@ -161,7 +161,7 @@ func (f *flushing) keep(ctx context.Context) error {
 		return err // it may still appear: the intent stays
 	}
 	// COMMIT POINT of the move: the object no longer needs the old key.
-	_, err = f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{
+	_, err = f.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{
 		Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(),
 		Object: &wire.Object{Id: old.GetId(), Bucket: f.deps.Bucket.Name(), Key: dst, Version: info.Version, Etag: info.ETag,
 			Verified: verified}}}})
@@ -297,7 +297,7 @@ func (f *flushing) commit(ctx context.Context, info object.Info, verified wire.V
 		req := &wire.CommitFlush{Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(), Object: o, Sums: sums[first : first+n],
 			FirstSum: uint64(first), Final: first+n == len(sums)}
 		// COMMIT POINT of the flush, if final: evictions and readers use the record.
-		if _, err := f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitFlush{CommitFlush: req}}); err != nil {
+		if _, err := f.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitFlush{CommitFlush: req}}); err != nil {
 			return err
 		}
 		if req.Final {

@@ -123,7 +123,7 @@ func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []
 				IfMatchDelete: t.IfMatchDelete, Versioned: t.Versioned}
 		}
 	}
-	resp, err := m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: req}})
+	resp, err := m.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: req}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -185,7 +185,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 		m.deps.Log.Warn("a job failed", "job", job.GetId(), "kind", kind, "err", err)
 	}
 	m.deps.Metrics.Jobs.WithLabelValues(kind, outcome).Inc()
-	_, err = m.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: finish}})
+	_, err = m.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: finish}})
 	if err != nil && ctx.Err() == nil && !leaseGone(err) {
 		m.deps.Log.Warn("could not end a job; its lease will expire", "job", job.GetId(), "kind", kind, "err", err)
 	}
@@ -300,7 +300,7 @@ func (w *work) renew(ctx context.Context, within time.Duration) (bool, error) {
 
 func (w *work) askRenewal(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewJob{RenewJob: &wire.RenewJob{
+		_, err := w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RenewJob{RenewJob: &wire.RenewJob{
 			Id: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Done: w.done.Load(), Total: w.total.Load()}}})
 		if err == nil || leaseGone(err) || ctx.Err() != nil {
 			return err

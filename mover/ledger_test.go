@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/objectkey"
@@ -110,12 +112,11 @@ func (l *ledger) write(content []byte) {
 
 // seat is one holder's view of the ledger.
 type seat struct {
-	mover.Client // of repairs: not used here
-	l            *ledger
-	name         string
+	l    *ledger
+	name string
 }
 
-// Meta implements mover.Client.
+// Meta implements mover.Service.
 func (s *seat) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	var after func(error) error
 	s.l.mu.Lock()
@@ -365,8 +366,8 @@ func (l *ledger) open(context.Context, moraine.InodeID) (mover.Content, error) {
 
 // start runs a mover with a name until stop.
 func (l *ledger) start(name string) (stop func()) {
-	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Stripes: struct{ mover.Stripes }{}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
-		CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil }})
+	m, err := mover.New(mover.Config{}, mover.Deps{Service: &seat{l: l, name: name}, Stripes: struct{ mover.Stripes }{}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
+		CheckStep: func(context.Context, client.StepKey) (ckpt.IndexFile, error) { return ckpt.IndexFile{}, nil }})
 	require.NoError(l.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

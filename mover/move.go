@@ -66,14 +66,14 @@ func (w *work) fault(kind moraine.Kind, format string, args ...any) error {
 func (w *work) begin(ctx context.Context, in *wire.ObjectIntent) error {
 	in.LeaseEpoch = w.job.GetLeaseEpoch()
 	in.Bucket = w.deps.Bucket.Name()
-	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginObject{BeginObject: &wire.BeginObject{
+	_, err := w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginObject{BeginObject: &wire.BeginObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Intent: in}}})
 	return err
 }
 
 // end ends the intent: no object came of it, and none will.
 func (w *work) end(ctx context.Context) error {
-	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndObject{EndObject: &wire.EndObject{
+	_, err := w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndObject{EndObject: &wire.EndObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
 	return err
 }
@@ -89,7 +89,7 @@ func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
 		return err
 	}
 	// COMMIT POINT of the eviction.
-	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{
+	_, err := w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Generation: task.GetAttr().GetGeneration(), Object: o.GetId()}}})
 	if errors.Is(err, moraine.Stale) {
 		return nil // the file has new content: there is nothing to drop
@@ -123,7 +123,7 @@ func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 		}
 	}
 	lost := w.fault(moraine.Lost, "the object in the bucket is missing or differs from its record: %w", err)
-	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{
+	_, err = w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{
 		Checks: []*wire.ObjectCheck{{Object: o, State: state, Error: lost.Error()}}}}})
 	if err != nil && ctx.Err() == nil {
 		w.deps.Log.Warn("could not report that an object is missing in the bucket or differs from its record", "object", o.GetId(), "err", err)
@@ -196,7 +196,7 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 		return err
 	}
 	// COMMIT POINT of the deletion: the key is free.
-	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{
+	_, err = w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedObject{DeletedObject: &wire.DeletedObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
 	return err
 }

@@ -75,13 +75,13 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Client is the part of *client.Client that a mover needs.
-type Client interface {
+// Service makes the requests of a mover to the metadata service.
+type Service interface {
 	// Meta makes one request, retried across failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
-// Stripes is the part of client.Stripes that a mover needs.
+// Stripes repairs stripes for a mover.
 type Stripes interface {
 	// RebuildChunk reads or computes chunk index of a stripe, and verifies it against the
 	// stripe's record. The caller calls release when it no longer uses data.
@@ -94,14 +94,17 @@ type Stripes interface {
 	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, capability, data []byte) error
 }
 
-// Deps are what tests replace. Client is required.
+// Deps are what tests replace. Client or Service is required. The mover uses Client for each part
+// that is not given; without it that part is missing.
 type Deps struct {
-	Client Client
-	// Stripes repairs chunks. Default: Stripes of Client, which must then be a *client.Client.
+	Client *client.Client
+	// Service takes the requests. Default: Raw of Client.
+	Service Service
+	// Stripes repairs chunks. Default: Raw of Client.
 	Stripes Stripes
 	// CheckStep checks a sealed checkpoint and writes its index. Default: ckpt.CheckStep over
-	// Client, which must then be a *client.Client.
-	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
+	// Client.
+	CheckStep func(ctx context.Context, key client.StepKey) (ckpt.IndexFile, error)
 	// Bucket is the object tier; nil: none, and the mover leases none of its jobs.
 	Bucket object.Store
 	// Open opens a file's current content. Default: Inodes().Open of Client.
@@ -111,8 +114,7 @@ type Deps struct {
 	// has that.
 	Stage func(ctx context.Context, job *wire.Job, off, n int64, pace func(ctx context.Context, n int64) error) error
 	// Rewrite copies the live bytes of a REWRITE job's stripes into new ones, at the given pace,
-	// and returns what it replaced. Default: RewriteStripes of Client, if that is a
-	// *client.Client.
+	// and returns what it replaced. Default: RewriteStripes of Client.
 	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
 	// Pace waits until the process may receive or send so many more bytes of chunks and objects.
 	// The mover calls it before each piece of work. Default: no limit.
@@ -143,36 +145,48 @@ type Mover struct {
 	turns   [lanes]chan struct{} // with one slot each: its holder calls Deps.Pace
 }
 
+// useClient fills in the parts for which the mover uses the client.
+func (d *Deps) useClient() {
+	c := d.Client
+	if c == nil {
+		return
+	}
+	if d.Service == nil {
+		d.Service = c.Raw()
+	}
+	if d.Stripes == nil {
+		d.Stripes = c.Raw()
+	}
+	if d.CheckStep == nil {
+		d.CheckStep = func(ctx context.Context, key client.StepKey) (ckpt.IndexFile, error) {
+			return ckpt.CheckStep(ctx, c, key)
+		}
+	}
+	if d.Rewrite == nil {
+		d.Rewrite = c.Raw().RewriteStripes
+	}
+	if d.Open == nil {
+		d.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.Inodes().Open(ctx, inode) }
+	}
+}
+
 // New checks cfg and fills in defaults. It starts no goroutine.
 func New(cfg Config, deps Deps) (*Mover, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if deps.Client == nil {
+	deps.useClient()
+	if deps.Service == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("no client")}
-	}
-	if c, ok := deps.Client.(*client.Client); ok && deps.Stripes == nil {
-		deps.Stripes = c.Stripes()
 	}
 	if deps.Stripes == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing repairs stripes")}
-	}
-	if c, ok := deps.Client.(*client.Client); ok && deps.CheckStep == nil {
-		deps.CheckStep = func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
-			return ckpt.CheckStep(ctx, c, key)
-		}
 	}
 	if s, ok := deps.Stripes.(stager); ok && deps.Stage == nil {
 		deps.Stage = func(ctx context.Context, job *wire.Job, off, n int64, pace func(context.Context, int64) error) error {
 			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n, pace)
 		}
-	}
-	if c, ok := deps.Client.(*client.Client); ok && deps.Rewrite == nil {
-		deps.Rewrite = c.Stripes().RewriteStripes
-	}
-	if c, ok := deps.Client.(*client.Client); ok && deps.Open == nil {
-		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.Inodes().Open(ctx, inode) }
 	}
 	if deps.Bucket != nil && deps.Open == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing opens files")}

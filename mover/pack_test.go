@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -64,7 +63,7 @@ func (s *smalls) write(name string, b []byte, opts client.CreateOptions) {
 // overwrite overwrites a part of a file, durably.
 func (s *smalls) overwrite(name string, off int, b []byte) {
 	s.t.Helper()
-	h, err := s.cl.Inodes().OpenHandle(s.t.Context(), moraine.InodeID(s.attr(name).Inode), client.HandleOptions{})
+	h, err := s.cl.Inodes().OpenHandle(s.t.Context(), s.attr(name).Inode(), client.HandleOptions{})
 	require.NoError(s.t, err)
 	_, err = h.WriteAt(s.t.Context(), b, int64(off))
 	require.NoError(s.t, err)
@@ -81,7 +80,7 @@ func (s *smalls) remove(name string) {
 	delete(s.data, name)
 }
 
-func (s *smalls) attr(name string) *wire.Attr {
+func (s *smalls) attr(name string) client.Attr {
 	s.t.Helper()
 	a, err := s.cl.Stat(s.t.Context(), name)
 	require.NoError(s.t, err)
@@ -90,7 +89,7 @@ func (s *smalls) attr(name string) *wire.Attr {
 
 func (s *smalls) extents(name string) *wire.ExtentsReply {
 	s.t.Helper()
-	resp, err := s.c.Ask(transport.RoleAdmin, "admin", &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: s.attr(name).Inode}}})
+	resp, err := s.c.Ask(transport.RoleAdmin, "admin", &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(s.attr(name).Inode())}}})
 	require.NoError(s.t, err)
 	return resp.GetExtents()
 }
@@ -174,9 +173,9 @@ func TestPacksSmallFiles(t *testing.T) {
 		s.make("/p/q/a", 100)
 		s.make("/p/q/b/c", 100)
 		require.Len(t, s.stripes(), 200)
-		before, room := map[string]*wire.Attr{}, s.room()
+		before, room := map[string]string{}, s.room()
 		for name := range s.data {
-			before[name] = s.attr(name)
+			before[name] = s.attr(name).String()
 		}
 		s.hold()
 		startMover(t, c, "n1")
@@ -186,7 +185,7 @@ func TestPacksSmallFiles(t *testing.T) {
 			require.EqualValues(t, 2, st.Scheme.M)
 		}
 		for name := range s.data {
-			require.True(t, proto.Equal(before[name], s.attr(name)), "%s was %v and is %v", name, before[name], s.attr(name))
+			require.Equal(t, before[name], s.attr(name).String(), name)
 		}
 		require.Less(t, s.room(), room*6/10, "of %d", room)
 		require.Greater(t, room, s.bytes()*3-1)
@@ -228,8 +227,8 @@ func TestPacksColdFilesOnly(t *testing.T) {
 		for _, dir := range []string{"/copies", "/wide"} {
 			a, err := s.cl.Mkdir(t.Context(), dir, 0o755)
 			require.NoError(t, err)
-			scheme := map[string]*wire.Scheme{"/copies": {K: 1, M: 2}, "/wide": {K: 5, M: 3}}[dir]
-			require.NoError(t, s.cl.Policies().Set(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: scheme}))
+			scheme := map[string]moraine.Scheme{"/copies": {K: 1, M: 2}, "/wide": {K: 5, M: 3}}[dir]
+			require.NoError(t, s.cl.Policies().Set(t.Context(), a.Inode(), client.Policy{Scheme: scheme}))
 		}
 		s.make("/copies", 20)
 		s.make("/wide", 20)
@@ -281,7 +280,7 @@ func TestNoPackingWithoutHosts(t *testing.T) {
 		s := newSmalls(t, c)
 		a, err := s.cl.Mkdir(t.Context(), "/d", 0o755)
 		require.NoError(t, err)
-		require.NoError(t, s.cl.Policies().Set(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 4, M: 2}}))
+		require.NoError(t, s.cl.Policies().Set(t.Context(), a.Inode(), client.Policy{Scheme: moraine.Scheme{K: 4, M: 2}}))
 		s.make("/d", 20)
 		startMover(t, c, "n1")
 		time.Sleep(5 * time.Minute)
@@ -335,10 +334,10 @@ func TestPackBesideOthers(t *testing.T) {
 func (s *smalls) cloneOf(from, to string) {
 	s.t.Helper()
 	a := s.attr(from)
-	made, err := s.cl.Inodes().CreateEmpty(s.t.Context(), moraine.InodeID(a.Parent), to[len(to)-5:], 0o644)
+	made, err := s.cl.Inodes().CreateEmpty(s.t.Context(), a.Parent(), to[len(to)-5:], 0o644)
 	require.NoError(s.t, err)
-	_, err = s.cl.Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: made.Inode,
-		Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: a.Inode}}}}})
+	_, err = s.cl.Raw().Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(made.Inode()),
+		Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: uint64(a.Inode())}}}}})
 	require.NoError(s.t, err)
 	s.data[to] = s.data[from]
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport/wire"
@@ -20,7 +19,7 @@ import (
 // service has answered for the stripe's intent again with another one.
 type refusing struct {
 	*client.Client
-	client.Stripes
+	mover.Stripes
 
 	mu      sync.Mutex
 	again   map[uint64]bool // stripes whose intents were requested again
@@ -29,7 +28,7 @@ type refusing struct {
 }
 
 func (r *refusing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := r.Client.Meta(ctx, req)
+	resp, err := r.Client.Raw().Meta(ctx, req)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, in := range resp.GetBeginRepair().GetIntents() {
@@ -63,10 +62,8 @@ func TestARepairGetsAnotherCapability(t *testing.T) {
 		save(t, c, "/runs/a", 1, 5, 2)
 		stop()
 		cl := c.Mover("n2")
-		r := &refusing{Client: cl, Stripes: cl.Stripes(), again: map[uint64]bool{}}
-		m, err := mover.New(mover.Config{}, mover.Deps{Client: r, Stripes: r, CheckStep: func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
-			return ckpt.CheckStep(ctx, r.Client, key)
-		}})
+		r := &refusing{Client: cl, Stripes: cl.Raw(), again: map[uint64]bool{}}
+		m, err := mover.New(mover.Config{}, mover.Deps{Client: cl, Service: r, Stripes: r})
 		require.NoError(t, err)
 		c.Run(func(ctx context.Context) error {
 			defer r.Close()

@@ -158,7 +158,7 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []f
 // begin records an intent. For an existing one the service answers again, with a new
 // capability.
 func (r *repairs) begin(ctx context.Context, in *wire.Intent) (*wire.BeginRepairReply, error) {
-	resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
+	resp, err := r.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
 		Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(), Intents: []*wire.Intent{in}}}})
 	return resp.GetBeginRepair(), err
 }
@@ -250,7 +250,7 @@ func (r *repairs) commit(ctx context.Context, more []fill, all bool) error {
 	for _, f := range batch {
 		req.Intents = append(req.Intents, f.intent)
 	}
-	resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: req}})
+	resp, err := r.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: req}})
 	if err != nil {
 		return err
 	}

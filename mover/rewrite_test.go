@@ -235,14 +235,14 @@ func TestRewritesWhatFilesShare(t *testing.T) {
 			require.NoError(t, err)
 			attr, err := w.cl.Stat(t.Context(), "/"+name)
 			require.NoError(t, err)
-			_, err = w.cl.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: attr.Inode,
+			_, err = w.cl.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(attr.Inode()),
 				Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: a.Inode, Offset: off, Length: n}}}}})
 			require.NoError(t, err)
 			p := *w
 			if n == 0 {
 				n = uint64(len(w.data))
 			}
-			p.id, p.data = moraine.InodeID(attr.Inode), w.data[off:off+n]
+			p.id, p.data = attr.Inode(), w.data[off:off+n]
 			return &p
 		}
 		g, h := part("g", 0, 10_000), part("h", 250_000, 500)

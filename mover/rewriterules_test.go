@@ -98,7 +98,7 @@ func (w *worn) make(name string, n int) {
 	require.NoError(w.t, err)
 	attr, err := w.cl.Stat(w.t.Context(), name)
 	require.NoError(w.t, err)
-	w.id = moraine.InodeID(attr.Inode)
+	w.id = attr.Inode()
 	for _, s := range w.extents().Stripes {
 		w.old[s.Id] = true
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -18,17 +19,18 @@ const unreadableTries = 8
 // mover writes its own.
 func (w *work) commitStep(ctx context.Context) error {
 	commit := &wire.CommitStep{Key: w.job.GetStep(), Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}
-	index, err := w.deps.CheckStep(ctx, w.job.GetStep())
+	key := w.job.GetStep()
+	index, err := w.deps.CheckStep(ctx, client.StepKey{Run: moraine.InodeID(key.GetRun()), Attempt: key.GetAttempt(), Step: key.GetStep()})
 	switch {
 	case err == nil:
-		commit.Index = index
+		commit.Index = &wire.PartFile{Inode: uint64(index.Inode), Name: index.Name, Crc: index.CRC, Size: uint64(index.Size)}
 	case w.isVerdict(err):
 		commit.Error = wire.Text(err.Error(), wire.MaxText)
 	default:
 		return err
 	}
 	// COMMIT POINT of the checkpoint.
-	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: commit}})
+	_, err = w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: commit}})
 	if errors.Is(err, moraine.Aborted) {
 		return nil // it timed out, or a rank aborted it
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,9 +19,9 @@ func TestLanesDoNotWaitForEachOther(t *testing.T) {
 		waits := make(chan struct{})
 		asked := map[string]int{}
 		m, err := New(Config{}, Deps{
-			Client:    struct{ Client }{},
+			Service:   struct{ Service }{},
 			Stripes:   struct{ Stripes }{},
-			CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil },
+			CheckStep: func(context.Context, client.StepKey) (ckpt.IndexFile, error) { return ckpt.IndexFile{}, nil },
 			Pace: func(ctx context.Context, n int64) error {
 				if n == 1<<20 {
 					<-waits

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // buckets makes, lists and removes buckets, which are directories of the root.
@@ -34,7 +32,7 @@ func (bs *buckets) list(ctx context.Context, in s3response.ListBucketsInput) (s3
 		if err != nil {
 			return out, err
 		}
-		if e.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY || !usableBucket(e.Name) ||
+		if !e.Attr.IsDir() || !usableBucket(e.Name) ||
 			!strings.HasPrefix(e.Name, in.Prefix) || e.Name <= in.ContinuationToken {
 			continue
 		}
@@ -42,7 +40,7 @@ func (bs *buckets) list(ctx context.Context, in s3response.ListBucketsInput) (s3
 			out.ContinuationToken = buckets[len(buckets)-1].Name
 			break
 		}
-		buckets = append(buckets, s3response.ListAllMyBucketsEntry{Name: e.Name, BucketRegion: bs.region, CreationDate: time.Unix(0, e.Attr.Ctime).UTC()})
+		buckets = append(buckets, s3response.ListAllMyBucketsEntry{Name: e.Name, BucketRegion: bs.region, CreationDate: e.Attr.ChangeTime().UTC()})
 	}
 	out.Buckets.Bucket = buckets
 	return out, nil
@@ -98,7 +96,7 @@ func (bs *buckets) remove(ctx context.Context, bucket string) error {
 		return err
 	}
 	p := bucketPath(bucket)
-	empty, err := bs.tree.sweep(ctx, p, moraine.InodeID(attr.Inode))
+	empty, err := bs.tree.sweep(ctx, p, attr.Inode())
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
@@ -130,7 +129,7 @@ func TestRemovalOfAStepThroughS3(t *testing.T) {
 		t.Helper()
 		run, err := saver.Stat(ctx, "/"+b+"/r")
 		require.NoError(t, err)
-		steps, err := ckpt.ListSteps(ctx, saver.Client, moraine.InodeID(run.GetInode()), false)
+		steps, err := ckpt.ListSteps(ctx, saver.Client, run.Inode(), false)
 		require.NoError(t, err)
 		var listed []uint64
 		for _, s := range steps {
@@ -158,7 +157,7 @@ func TestRemovalOfAStepThroughS3(t *testing.T) {
 	agree(1)
 	attr, err := saver.Stat(ctx, "/"+b+"/r/latest")
 	require.NoError(t, err)
-	require.NotZero(t, attr.GetInode())
+	require.NotZero(t, attr.Inode())
 	failed := removeAll("r/attempt-1/step-1/")
 	require.NotEmpty(t, failed)
 	for _, code := range failed {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // CompleteMultipartUpload makes one object from the parts that the client names. It
@@ -36,27 +35,27 @@ func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMul
 	return s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &tag}, "", nil
 }
 
-func (us *uploads) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
+func (us *uploads) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) (client.Attr, error) {
 	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
 		return us.completedBefore(ctx, in, err)
 	}
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if in.MultipartUpload == nil {
-		return nil, s3err.GetAPIError(s3err.ErrMalformedXML)
+		return client.Attr{}, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
 	parts, err := us.chosenParts(ctx, u, in.MultipartUpload.Parts)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != parts.bytes {
-		return nil, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
+		return client.Attr{}, s3err.GetIncorrectMpObjectSizeErr(parts.bytes, *in.MpuObjectSize)
 	}
 	cond := condition{ifMatch: in.IfMatch, ifNoneMatch: in.IfNoneMatch}
 	if err := us.objects.checkPut(ctx, u.key, cond); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	r := u.record
 	r.Key, r.Created, r.Checksum, r.Upload = "", 0, nil, u.id
@@ -65,7 +64,7 @@ func (us *uploads) complete(ctx context.Context, in *s3.CompleteMultipartUploadI
 		return us.overtaken(ctx, in)
 	}
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	r.Parts = parts.runs
 	us.objects.settle(ctx, attr, &r)
@@ -80,7 +79,7 @@ func (us *uploads) complete(ctx context.Context, in *s3.CompleteMultipartUploadI
 
 // overtaken answers a completion whose upload was aborted, or completed by another
 // request, or of which a part was replaced, since it was found.
-func (us *uploads) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
+func (us *uploads) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (client.Attr, error) {
 	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err == nil {
 		_, err = us.chosenParts(ctx, u, in.MultipartUpload.Parts)
@@ -91,22 +90,22 @@ func (us *uploads) overtaken(ctx context.Context, in *s3.CompleteMultipartUpload
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
 		return us.completedBefore(ctx, in, err)
 	}
-	return nil, err
+	return client.Attr{}, err
 }
 
 // completedBefore answers a client that repeats the request because it lost the
 // first answer: the object exists, and comes from this upload.
-func (us *uploads) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (*wire.Attr, error) {
+func (us *uploads) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (client.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	o, err := us.tree.find(ctx, k)
 	if errors.Is(err, moraine.NotFound) || err == nil && o.record.Upload != str(in.UploadId) {
-		return nil, gone
+		return client.Attr{}, gone
 	}
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	return o.attr, nil
 }
@@ -122,7 +121,7 @@ type chosen struct {
 // against what the client says of them.
 func (us *uploads) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
 	var c chosen
-	there := map[string]*wire.Attr{}
+	there := map[string]client.Attr{}
 	for e, err := range us.tree.cl.Inodes().ReadDir(ctx, u.dir) {
 		if err != nil {
 			return c, goneUpload(err, u)
@@ -142,11 +141,11 @@ func (us *uploads) chosenParts(ctx context.Context, u *upload, want []types.Comp
 			return c, s3err.GetAPIError(s3err.ErrInvalidPartOrder)
 		}
 		last = number
-		attr := there[partName(int(number))]
-		if attr == nil || unquote(etag(attr)) != unquote(*p.ETag) {
+		attr, uploaded := there[partName(int(number))]
+		if !uploaded || unquote(etag(attr)) != unquote(*p.ETag) {
 			return c, s3err.GetInvalidPartErr(u.id, number, *p.ETag)
 		}
-		size := int64(attr.Size)
+		size := attr.Size()
 		if size < minPart && i < len(want)-1 {
 			return c, s3err.GetEntityTooSmallErr(size, minPart)
 		}
@@ -156,11 +155,11 @@ func (us *uploads) chosenParts(ctx context.Context, u *upload, want []types.Comp
 }
 
 // add adds one part. An empty part has no range, since length 0 would mean all.
-func (c *chosen) add(attr *wire.Attr) {
-	size := int64(attr.Size)
+func (c *chosen) add(attr client.Attr) {
+	size := attr.Size()
 	c.bytes += size
 	if size > 0 {
-		c.ranges = append(c.ranges, client.InodeRange{Inode: moraine.InodeID(attr.Inode), Generation: moraine.Generation(attr.Generation), Length: size})
+		c.ranges = append(c.ranges, client.InodeRange{Inode: attr.Inode(), Generation: attr.Generation(), Length: size})
 	}
 	if n := len(c.runs); n > 0 && c.runs[n-1].Bytes == size {
 		c.runs[n-1].Count++
@@ -172,15 +171,15 @@ func (c *chosen) add(attr *wire.Attr) {
 // assemble makes the object of a key from ranges of other files, with its record,
 // in one step. The same step consumes parts unless it is 0; consumed is as in
 // ConcatParts.
-func (objs *objects) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
+func (objs *objects) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr client.Attr, consumed bool, err error) {
 	opts, err := cond.options()
 	if err != nil {
-		return nil, false, err
+		return client.Attr{}, false, err
 	}
 	if !r.plain() {
 		data, err := r.encode()
 		if err != nil {
-			return nil, false, err
+			return client.Attr{}, false, err
 		}
 		opts.Xattrs = map[string][]byte{recordXattr: data}
 	}
@@ -188,7 +187,7 @@ func (objs *objects) assemble(ctx context.Context, k objectKey, ranges []client.
 	for range dirTries {
 		dir, err := objs.tree.makeDirs(ctx, k.bucket, above)
 		if err != nil {
-			return nil, false, err
+			return client.Attr{}, false, err
 		}
 		if parts == 0 {
 			attr, err = objs.tree.cl.Concat(ctx, k.path(), ranges, opts)
@@ -202,7 +201,7 @@ func (objs *objects) assemble(ctx context.Context, k objectKey, ranges []client.
 			continue // the last other key of the directory was deleted, and the directory with it
 		}
 		objs.tree.prune(ctx, k.bucket, above)
-		return nil, false, taken(err, cond)
+		return client.Attr{}, false, taken(err, cond)
 	}
-	return nil, false, dirsGone(k.key)
+	return client.Attr{}, false, dirsGone(k.key)
 }

@@ -13,16 +13,14 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // CopyObject makes an object that shares the bytes of another; it moves none. It
 // answers when the bytes are at the requested level.
 func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
 	level, err := b.requests.levelOf(rc)
-	var attr *wire.Attr
+	var attr client.Attr
 	if err == nil {
 		attr, err = b.objects.copy(b.life, in, conditionOf(rc))
 	}
@@ -47,34 +45,34 @@ func conditionOf(rc context.Context) (c condition) {
 	return condition{ifMatch: ptr(unquote(string(r.Request.Header.Peek("If-Match")))), ifNoneMatch: ptr(string(r.Request.Header.Peek("If-None-Match")))}
 }
 
-func (objs *objects) copy(ctx context.Context, in s3response.CopyObjectInput, cond condition) (*wire.Attr, error) {
+func (objs *objects) copy(ctx context.Context, in s3response.CopyObjectInput, cond condition) (client.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if in.ObjectLockMode != "" || in.ObjectLockLegalHoldStatus != "" {
-		return nil, s3err.GetAPIError(s3err.ErrNotImplemented)
+		return client.Attr{}, s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
 	src, from, err := objs.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if from == k && in.MetadataDirective != types.MetadataDirectiveReplace && in.TaggingDirective != types.TaggingDirectiveReplace {
-		return nil, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+		return client.Attr{}, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 	}
 	r, err := recordOfCopy(in, &src.record)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if cond.any() && k.isDir() {
-		return nil, notKept("a condition on a key that ends in a slash")
+		return client.Attr{}, notKept("a condition on a key that ends in a slash")
 	}
 	if err := objs.checkPut(ctx, k, cond); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if k.isDir() || src.isDir() {
 		if src.size() != 0 {
-			return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
+			return client.Attr{}, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
 		}
 		if k.isDir() {
 			return objs.putDir(ctx, k, &body{r: eof{}}, r)
@@ -99,11 +97,11 @@ type eof struct{}
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
 // whole returns the range of a whole file, at the generation in a.
-func whole(a *wire.Attr) []client.InodeRange {
-	if a.Size == 0 {
+func whole(a client.Attr) []client.InodeRange {
+	if a.Size() == 0 {
 		return nil
 	}
-	return []client.InodeRange{{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation), Length: int64(a.Size)}}
+	return []client.InodeRange{{Inode: a.Inode(), Generation: a.Generation(), Length: a.Size()}}
 }
 
 // recordOfCopy is the record of a copy: that of the source, or the one in the
@@ -155,7 +153,7 @@ func (objs *objects) copySource(ctx context.Context, header string, cond versity
 // UploadPartCopy makes a part from a range of an object, whose bytes it shares.
 func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	level, err := b.requests.levelOf(rc)
-	var attr *wire.Attr
+	var attr client.Attr
 	if err == nil {
 		attr, err = b.uploads.copyPart(b.life, in)
 	}
@@ -169,22 +167,22 @@ func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput)
 	return s3response.CopyPartResult{ETag: &tag, LastModified: o.mtime()}, nil
 }
 
-func (us *uploads) copyPart(ctx context.Context, in *s3.UploadPartCopyInput) (*wire.Attr, error) {
+func (us *uploads) copyPart(ctx context.Context, in *s3.UploadPartCopyInput) (client.Attr, error) {
 	u, err := us.find(ctx, in.Bucket, in.Key, in.UploadId)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	name, err := us.partPath(u, in.PartNumber)
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	src, _, err := us.objects.copySource(ctx, str(in.CopySource), conditions(in.CopySourceIfMatch, in.CopySourceIfNoneMatch, in.CopySourceIfModifiedSince, in.CopySourceIfUnmodifiedSince))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	off, n, err := versity.ParseCopySourceRange(src.size(), str(in.CopySourceRange))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	n = min(n, src.size()-off) // for an open range the library passes one byte too many
 	ranges := whole(src.attr)

@@ -104,7 +104,7 @@ func (objs *objects) remove(ctx context.Context, in *s3.DeleteObjectInput) (dir 
 		if o.isDir() {
 			return path.Clean(k.key), objs.tree.deleteDir(ctx, o)
 		}
-		return dir, objs.tree.removeFile(ctx, k, &client.Expect{Inode: o.inode(), Generation: moraine.Generation(o.attr.Generation)})
+		return dir, objs.tree.removeFile(ctx, k, &client.Expect{Inode: o.inode(), Generation: o.attr.Generation()})
 	}
 	return dir, objs.tree.removeFile(ctx, k, nil)
 }

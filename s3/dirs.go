@@ -10,7 +10,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // dirMode is the mode of directories made for keys.
@@ -28,37 +27,37 @@ func dirsGone(key string) error {
 
 // makeDirs makes the missing directories above a key, below its bucket. It marks
 // each as made for keys, so that it is removed with the last key below it.
-func (t *tree) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
+func (t *tree) makeDirs(ctx context.Context, bucket, dir string) (client.Attr, error) {
 	for range dirTries {
 		attr, err := t.makeDirsOnce(ctx, bucket, dir)
 		if !errors.Is(err, moraine.NotFound) {
 			return attr, err
 		}
 	}
-	return nil, dirsGone(dir)
+	return client.Attr{}, dirsGone(dir)
 }
 
 // makeDirsOnce is one attempt of makeDirs. It returns NotFound if somebody removes
 // a directory before makeDirsOnce creates the next one in it.
-func (t *tree) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
+func (t *tree) makeDirsOnce(ctx context.Context, bucket, dir string) (client.Attr, error) {
 	attr, err := t.cl.Stat(ctx, path.Join(bucketPath(bucket), dir))
 	switch {
-	case err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY:
-		return nil, moraine.NotDirectory
+	case err == nil && !attr.IsDir():
+		return client.Attr{}, moraine.NotDirectory
 	case !errors.Is(err, moraine.NotFound):
 		return attr, err
 	case dir == "." || dir == "":
-		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
+		return client.Attr{}, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
 	parent, err := t.makeDirsOnce(ctx, bucket, path.Dir(dir))
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	mark, err := (&record{Directory: dirImplied}).encode()
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
-	attr, err = t.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
+	attr, err = t.cl.Inodes().Mkdir(ctx, parent.Inode(), path.Base(dir),
 		client.NodeOptions{Mode: dirMode, Exclusive: true, Xattrs: map[string][]byte{recordXattr: mark}})
 	if errors.Is(err, moraine.Exists) {
 		return t.madeBefore(ctx, path.Join(bucketPath(bucket), dir))
@@ -69,10 +68,10 @@ func (t *tree) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr
 // madeBefore returns the directory that another request made first, or NotFound if
 // it is gone again. The name may also belong to a link that leads nowhere, or in a
 // circle.
-func (t *tree) madeBefore(ctx context.Context, p string) (*wire.Attr, error) {
+func (t *tree) madeBefore(ctx context.Context, p string) (client.Attr, error) {
 	attr, err := t.cl.Lstat(ctx, p)
-	if err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return nil, moraine.NotDirectory
+	if err == nil && !attr.IsDir() {
+		return client.Attr{}, moraine.NotDirectory
 	}
 	return attr, err
 }
@@ -94,10 +93,10 @@ func (t *tree) prune(ctx context.Context, bucket, dir string) {
 // have put it as an object.
 func (t *tree) removeImplied(ctx context.Context, p string) bool {
 	attr, err := t.cl.Lstat(ctx, p)
-	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+	if err != nil || !attr.IsDir() {
 		return false
 	}
-	inode := moraine.InodeID(attr.Inode)
+	inode := attr.Inode()
 	if empty, err := t.emptyDir(ctx, inode); err != nil || !empty {
 		return false
 	}
@@ -108,8 +107,8 @@ func (t *tree) removeImplied(ctx context.Context, p string) bool {
 	if err != nil {
 		return false
 	}
-	_, err = t.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(p),
-		client.RemoveOptions{Directory: true, Expect: &client.Expect{Inode: inode, Ctime: attr.Ctime}})
+	_, err = t.cl.Inodes().Remove(ctx, parent.Inode(), path.Base(p),
+		client.RemoveOptions{Directory: true, Expect: &client.Expect{Inode: inode, Ctime: attr.ChangeTime().UnixNano()}})
 	return err == nil
 }
 
@@ -124,11 +123,11 @@ func (t *tree) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, 
 		if e.Name == uploadsDir {
 			continue
 		}
-		if e.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		if !e.Attr.IsDir() {
 			return false, nil
 		}
 		below := path.Join(p, e.Name)
-		empty, err := t.sweep(ctx, below, moraine.InodeID(e.Attr.Inode))
+		empty, err := t.sweep(ctx, below, e.Attr.Inode())
 		if err != nil || !empty || !t.removeImplied(ctx, below) {
 			return false, err
 		}
@@ -145,7 +144,7 @@ func (t *tree) emptyDir(ctx context.Context, dir moraine.InodeID) (bool, error) 
 }
 
 // moved reports whether a directory of a bucket is no longer the one it was.
-func (t *tree) moved(ctx context.Context, bucket, dir string, was *wire.Attr) bool {
+func (t *tree) moved(ctx context.Context, bucket, dir string, was client.Attr) bool {
 	now, err := t.cl.Stat(ctx, path.Join(bucketPath(bucket), dir))
-	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode != was.Inode
+	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode() != was.Inode()
 }

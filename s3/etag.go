@@ -6,7 +6,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // etag names a content by the number of the inode and the generation of its
@@ -17,8 +16,10 @@ import (
 // rest of a PUT, and a file written through a mount has none. Like the ETag of
 // a multipart object it ends in a dash and a suffix, so no client takes it for
 // an MD5.
-func etag(a *wire.Attr) string {
-	return fmt.Sprintf("\"%016x%016x-1\"", a.Inode, a.Generation)
+func etag(a client.Attr) string { return etagOf(a.Inode(), a.Generation()) }
+
+func etagOf(inode moraine.InodeID, generation moraine.Generation) string {
+	return fmt.Sprintf("\"%016x%016x-1\"", uint64(inode), uint64(generation))
 }
 
 // parseETag returns the content that an ETag names, any content for "*", and false
@@ -36,8 +37,9 @@ func parseETag(s string) (client.Expect, bool) {
 		return client.Expect{}, false
 	}
 	generation, err := strconv.ParseUint(s[16:32], 16, 64)
-	if err != nil || inode == 0 || generation == 0 || s != unquote(etag(&wire.Attr{Inode: inode, Generation: generation})) {
+	want := client.Expect{Inode: moraine.InodeID(inode), Generation: moraine.Generation(generation)}
+	if err != nil || inode == 0 || generation == 0 || s != unquote(etagOf(want.Inode, want.Generation)) {
 		return client.Expect{}, false
 	}
-	return client.Expect{Inode: moraine.InodeID(inode), Generation: moraine.Generation(generation)}, true
+	return want, true
 }

@@ -154,14 +154,14 @@ func (objs *objects) attributes(ctx context.Context, in *s3.GetObjectAttributesI
 	return out, nil
 }
 
-func (o *object) mtime() time.Time { return time.Unix(0, o.attr.Mtime).UTC() }
+func (o *object) mtime() time.Time { return o.attr.ModTime().UTC() }
 
 // size is the length of the content, 0 for a directory.
 func (o *object) size() int64 {
 	if o.isDir() {
 		return 0
 	}
-	return int64(o.attr.Size)
+	return o.attr.Size()
 }
 
 // section evaluates the conditions of a request, and returns the requested part of

@@ -21,7 +21,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/s3"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // secret is in the names that intruders try, beside the directory that the endpoint
@@ -270,8 +269,8 @@ func outside(t *testing.T, b string) (picture func() string) {
 	}
 	return func() string {
 		var s strings.Builder
-		require.NoError(t, shared.owner.Walk(ctx, dir, func(path string, a *wire.Attr) error {
-			fmt.Fprintln(&s, path, a.Size, a.Mtime, a.Generation, a.Inode)
+		require.NoError(t, shared.owner.Walk(ctx, dir, func(path string, a client.Attr) error {
+			fmt.Fprintln(&s, path, a.Size(), a.ModTime().UnixNano(), a.Generation(), a.Inode())
 			return nil
 		}))
 		return s.String()

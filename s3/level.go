@@ -9,7 +9,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // AckHeader is the request header that names the level that the answer waits for,
@@ -49,11 +48,11 @@ func (objs *objects) protected(ctx context.Context, done client.CommitResult) er
 
 // reach returns when a file is at a level: a file that shares the bytes of another
 // may begin below it.
-func (objs *objects) reach(ctx context.Context, attr *wire.Attr, level moraine.Level) error {
-	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
+func (objs *objects) reach(ctx context.Context, attr client.Attr, level moraine.Level) error {
+	if level < moraine.NVMe || attr.Stored() == 0 || attr.Level() >= level {
 		return nil
 	}
-	err := objs.tree.cl.Inodes().WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+	err := objs.tree.cl.Inodes().WaitNVMe(ctx, attr.Inode())
 	if errors.Is(err, moraine.NotFound) {
 		return nil // it was visible, and was replaced or deleted since
 	}

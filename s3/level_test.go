@@ -39,7 +39,7 @@ func levelOf(t *testing.T, bucket, key string) moraine.Level {
 	t.Helper()
 	a, err := shared.client.Stat(t.Context(), "/"+bucket+"/"+key)
 	require.NoError(t, err)
-	return moraine.Level(a.Level)
+	return a.Level()
 }
 
 // TestLevelOfAPut: an endpoint answers a PUT, a copy and the completion of an

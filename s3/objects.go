@@ -7,7 +7,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // objects puts, copies, reads and deletes objects. It has no lock: of two requests
@@ -29,7 +28,7 @@ func (objs *objects) describe(ctx context.Context, f *client.File, r *record) er
 		if err != nil {
 			return err
 		}
-		r.Generation = attr.Generation + 1
+		r.Generation = uint64(attr.Generation()) + 1
 	}
 	if r.plain() {
 		return nil
@@ -42,9 +41,9 @@ func (objs *objects) describe(ctx context.Context, f *client.File, r *record) er
 // steps than expected, and made another generation. Until the record is rewritten,
 // the object has no checksum.
 func (objs *objects) settled(ctx context.Context, done client.CommitResult, r *record) error {
-	if r.Generation != 0 && r.Generation != done.Attr.Generation {
-		r.Generation = done.Attr.Generation
-		err := objs.tree.writeRecord(ctx, moraine.InodeID(done.Attr.Inode), r)
+	if r.Generation != 0 && r.Generation != uint64(done.Attr.Generation()) {
+		r.Generation = uint64(done.Attr.Generation())
+		err := objs.tree.writeRecord(ctx, done.Attr.Inode(), r)
 		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced meanwhile
 			return err
 		}
@@ -59,15 +58,15 @@ const maxRuns = 1000
 // settle adds to an object's record what is known about its content only once the
 // content has a generation. Until then, or if we stop here, the object has no such
 // information.
-func (objs *objects) settle(ctx context.Context, attr *wire.Attr, r *record) {
+func (objs *objects) settle(ctx context.Context, attr client.Attr, r *record) {
 	if len(r.Parts) > maxRuns {
 		r.Parts = nil
 	}
 	if r.Checksum == nil && len(r.Parts) == 0 {
 		return
 	}
-	r.Generation = attr.Generation
-	if err := objs.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil && !errors.Is(err, moraine.NotFound) {
-		objs.log.Warn("object record write failed", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
+	r.Generation = uint64(attr.Generation())
+	if err := objs.tree.writeRecord(ctx, attr.Inode(), r); err != nil && !errors.Is(err, moraine.NotFound) {
+		objs.log.Warn("object record write failed", "inode", attr.Inode().String(), "err", err)
 	}
 }

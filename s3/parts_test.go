@@ -10,7 +10,6 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
@@ -81,8 +80,8 @@ func TestCompletingAtOnce(t *testing.T) {
 	}
 	a, err := shared.client.Stat(ctx, "/"+b+"/k")
 	require.NoError(t, err)
-	require.EqualValues(t, int64(parts)*minPart, a.Size)
-	r, err := shared.client.Inodes().Open(ctx, moraine.InodeID(a.Inode))
+	require.EqualValues(t, int64(parts)*minPart, a.Size())
+	r, err := shared.client.Inodes().Open(ctx, a.Inode())
 	require.NoError(t, err)
 	defer r.Close()
 	for i := 0; i < parts; i += max(parts/40, 1) { // across the end of a part, into the next

@@ -14,7 +14,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // PutObject stores an object. When it returns nil, the whole object is visible and at
@@ -68,7 +67,7 @@ func (objs *objects) put(ctx context.Context, from transfer, in s3response.PutOb
 		return out, err
 	}
 	body.from = from
-	var attr *wire.Attr
+	var attr client.Attr
 	if k.isDir() {
 		attr, err = objs.putDir(ctx, k, body, r)
 	} else {
@@ -153,33 +152,33 @@ func (objs *objects) checkPut(ctx context.Context, k objectKey, cond condition) 
 }
 
 // putFile stores the body as the file of a key.
-func (objs *objects) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (*wire.Attr, error) {
+func (objs *objects) putFile(ctx context.Context, k objectKey, body *body, r *record, cond condition, level moraine.Level) (client.Attr, error) {
 	opts, err := cond.options()
 	if err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	opts.Level = level
 	opts.Parents = func(ctx context.Context) (moraine.InodeID, error) {
 		dir, err := objs.tree.makeDirs(ctx, k.bucket, path.Dir(k.key))
-		return moraine.InodeID(dir.GetInode()), err
+		return dir.Inode(), err
 	}
 	f, err := objs.create(ctx, k, opts)
 	if err != nil {
-		return nil, taken(err, cond)
+		return client.Attr{}, taken(err, cond)
 	}
 	defer f.Abort()
 	if r.Checksum, err = receive(f, body); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	if err := objs.describe(ctx, f, r); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	done, err := f.Commit(ctx)
 	if err != nil {
-		return nil, taken(err, cond)
+		return client.Attr{}, taken(err, cond)
 	}
 	if err := objs.settled(ctx, done, r); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	objs.metrics.PutBytes.Add(float64(body.bytes))
 	return done.Attr, nil
@@ -230,25 +229,25 @@ func (r *record) plain() bool {
 }
 
 // putDir makes the directory of a key that ends in a slash an object.
-func (objs *objects) putDir(ctx context.Context, k objectKey, body *body, r *record) (*wire.Attr, error) {
+func (objs *objects) putDir(ctx context.Context, k objectKey, body *body, r *record) (client.Attr, error) {
 	if body.want != 0 {
-		return nil, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
+		return client.Attr{}, s3err.GetAPIError(s3err.ErrDirectoryObjectContainsData)
 	}
 	if _, err := io.Copy(io.Discard, body); err != nil {
-		return nil, body.err
+		return client.Attr{}, body.err
 	}
 	if _, err := body.check(); err != nil {
-		return nil, err
+		return client.Attr{}, err
 	}
 	r.Directory = dirObject
 	for range dirTries {
 		attr, err := objs.tree.makeDirs(ctx, k.bucket, path.Clean(k.key))
 		if err == nil {
-			err = objs.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r)
+			err = objs.tree.writeRecord(ctx, attr.Inode(), r)
 		}
 		if !errors.Is(err, moraine.NotFound) {
 			return attr, err
 		}
 	}
-	return nil, dirsGone(k.key)
+	return client.Attr{}, dirsGone(k.key)
 }

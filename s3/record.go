@@ -102,7 +102,7 @@ func (o *object) mediaType() string {
 
 // current reports whether the record describes the content that the object has.
 func (o *object) current() bool {
-	return o.record.Generation != 0 && o.record.Generation == o.attr.Generation
+	return o.record.Generation != 0 && o.record.Generation == uint64(o.attr.Generation())
 }
 
 // checksums returns the object's checksum in the form of replies, or none if it is

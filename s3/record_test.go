@@ -36,7 +36,7 @@ func TestStoredRecord(t *testing.T) {
 	put(t, c, b, "k", []byte("x"), putOptions("text/x-test"))
 	attr, err := shared.client.Stat(t.Context(), "/"+b+"/k")
 	require.NoError(t, err)
-	data, err := shared.client.Xattrs().Get(t.Context(), moraine.InodeID(attr.Inode), s3.RecordXattr)
+	data, err := shared.client.Xattrs().Get(t.Context(), attr.Inode(), s3.RecordXattr)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"version":1,"content_type":"text/x-test"}`, string(data))
 }

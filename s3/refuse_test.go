@@ -175,7 +175,7 @@ func TestFailedPutsLeaveNoDirectories(t *testing.T) {
 	parent, err := shared.client.Stat(ctx, "/"+b)
 	require.NoError(t, err)
 	for _, name := range []string{"cut", "short"} { // as the endpoint makes them
-		parent, err = shared.client.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), name, client.NodeOptions{Mode: 0o755, Exclusive: true,
+		parent, err = shared.client.Inodes().Mkdir(ctx, parent.Inode(), name, client.NodeOptions{Mode: 0o755, Exclusive: true,
 			Xattrs: map[string][]byte{"user.moraine.s3": []byte(`{"version":1,"directory":"implied"}`)}})
 		require.NoError(t, err)
 	}

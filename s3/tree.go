@@ -9,7 +9,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // tree is the files and directories that buckets and keys are, with the records in
@@ -26,14 +25,14 @@ func (k objectKey) path() string { return path.Join("/", k.bucket, k.key) }
 
 // object is a file or directory found at a key.
 type object struct {
-	attr   *wire.Attr
+	attr   client.Attr
 	record record
 }
 
-func (o *object) inode() moraine.InodeID { return moraine.InodeID(o.attr.Inode) }
+func (o *object) inode() moraine.InodeID { return o.attr.Inode() }
 
 // isDir reports whether the object is a directory.
-func (o *object) isDir() bool { return o.attr.Type == wire.FileType_FILE_TYPE_DIRECTORY }
+func (o *object) isDir() bool { return o.attr.IsDir() }
 
 // find returns the object at a key. It returns NotFound if nothing has the path, or
 // for a directory that was not put as an object. It also does so if a key that ends
@@ -44,7 +43,7 @@ func (t *tree) find(ctx context.Context, k objectKey) (*object, error) {
 		return nil, missing(err)
 	}
 	o := &object{attr: attr}
-	if o.isDir() != k.isDir() || !o.isDir() && attr.Type != wire.FileType_FILE_TYPE_REGULAR {
+	if o.isDir() != k.isDir() || !o.isDir() && !attr.IsRegular() {
 		return nil, moraine.NotFound
 	}
 	if o.record, err = t.readRecord(ctx, o.inode()); err != nil {
@@ -65,16 +64,16 @@ func missing(err error) error {
 }
 
 // findBucket returns the directory of a bucket.
-func (t *tree) findBucket(ctx context.Context, bucket string) (*wire.Attr, error) {
+func (t *tree) findBucket(ctx context.Context, bucket string) (client.Attr, error) {
 	if !usableBucket(bucket) {
-		return nil, s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
+		return client.Attr{}, s3err.GetBucketErr(s3err.ErrInvalidBucketName, bucket)
 	}
 	attr, err := t.cl.Stat(ctx, bucketPath(bucket))
 	if err != nil && !errors.Is(err, moraine.NotFound) {
-		return nil, err
+		return client.Attr{}, err
 	}
-	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
+	if err != nil || !attr.IsDir() {
+		return client.Attr{}, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
 	return attr, nil
 }
@@ -133,7 +132,7 @@ func (t *tree) writeRecord(ctx context.Context, inode moraine.InodeID, r *record
 func (t *tree) removeFile(ctx context.Context, k objectKey, expect *client.Expect) error {
 	parent, err := t.cl.Stat(ctx, path.Dir(k.path()))
 	if err == nil {
-		_, err = t.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{Expect: expect})
+		_, err = t.cl.Inodes().Remove(ctx, parent.Inode(), path.Base(k.key), client.RemoveOptions{Expect: expect})
 	}
 	if err == nil {
 		return nil

@@ -20,7 +20,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // A multipart upload is a directory, named for its id, in a hidden directory of its
@@ -101,7 +100,7 @@ func (us *uploads) create(ctx context.Context, in s3response.CreateMultipartUplo
 	if in.ChecksumAlgorithm != "" {
 		r.Checksum = &checksum{Algorithm: in.ChecksumAlgorithm, Type: in.ChecksumType}
 	}
-	if err := us.tree.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil {
+	if err := us.tree.writeRecord(ctx, attr.Inode(), r); err != nil {
 		return out, errors.Join(err, us.tree.cl.RemoveAll(ctx, uploadPath(k.bucket, id)))
 	}
 	return s3response.InitiateMultipartUploadResult{Bucket: k.bucket, Key: k.key, UploadId: id}, nil
@@ -114,19 +113,19 @@ func (us *uploads) makeUploadsDir(ctx context.Context, bucket string) (moraine.I
 	if err != nil {
 		return 0, err
 	}
-	attr, err := us.tree.cl.Inodes().Lookup(ctx, moraine.InodeID(parent.Inode), uploadsDir)
+	attr, err := us.tree.cl.Inodes().Lookup(ctx, parent.Inode(), uploadsDir)
 	if err == nil {
-		return moraine.InodeID(attr.Inode), nil
+		return attr.Inode(), nil
 	}
 	if !errors.Is(err, moraine.NotFound) {
 		return 0, err
 	}
-	attr, err = us.tree.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), uploadsDir, client.NodeOptions{Mode: hiddenMode})
+	attr, err = us.tree.cl.Inodes().Mkdir(ctx, parent.Inode(), uploadsDir, client.NodeOptions{Mode: hiddenMode})
 	if err != nil {
 		return 0, err
 	}
-	inode := moraine.InodeID(attr.Inode)
-	return inode, us.tree.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+	inode := attr.Inode()
+	return inode, us.tree.cl.Policies().Set(ctx, inode, client.Policy{Flush: client.FlushNever})
 }
 
 // find returns an upload of a key.
@@ -141,7 +140,7 @@ func (us *uploads) find(ctx context.Context, bucket, key, id *string) (*upload, 
 	}
 	attr, err := us.tree.cl.Lstat(ctx, uploadPath(k.bucket, u.id))
 	if err == nil {
-		u.dir = moraine.InodeID(attr.Inode)
+		u.dir = attr.Inode()
 		u.record, err = us.tree.readRecord(ctx, u.dir)
 	}
 	if errors.Is(err, moraine.NotFound) || err == nil && u.record.Key != k.key {
@@ -272,7 +271,7 @@ func (us *uploads) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3
 	return out, nil
 }
 
-func (us *uploads) listedPart(ctx context.Context, u *upload, e *wire.DirEntry) (s3response.Part, error) {
+func (us *uploads) listedPart(ctx context.Context, u *upload, e client.DirEntry) (s3response.Part, error) {
 	o := object{attr: e.Attr}
 	p := s3response.Part{ETag: etag(e.Attr), Size: o.size(), LastModified: o.mtime()}
 	var err error
@@ -324,7 +323,7 @@ func (us *uploads) after(ctx context.Context, bucket, prefix, marker, idMarker s
 		if err != nil {
 			return nil, err
 		}
-		r, err := us.tree.readRecord(ctx, moraine.InodeID(e.Attr.Inode))
+		r, err := us.tree.readRecord(ctx, e.Attr.Inode())
 		if errors.Is(err, moraine.NotFound) || err == nil && r.Key == "" {
 			continue // it ended meanwhile, or its start was interrupted
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/client"
 )
 
 // A listing is in the byte order of whole keys. A directory's entries come in
@@ -34,7 +34,7 @@ type walker struct {
 // a directory.
 type item struct {
 	key    string
-	attr   *wire.Attr
+	attr   client.Attr
 	folded bool
 }
 
@@ -55,7 +55,7 @@ func (w *walker) walk() error {
 	if errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.NotDirectory) {
 		return nil
 	}
-	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+	if err != nil || !attr.IsDir() {
 		return err
 	}
 	if at == w.prefix && at != "" {
@@ -79,11 +79,11 @@ func (w *walker) put(it item) error {
 }
 
 // ownKey yields the key of a directory that was put as an object.
-func (w *walker) ownKey(attr *wire.Attr, key string) error {
+func (w *walker) ownKey(attr client.Attr, key string) error {
 	if key <= w.after {
 		return nil
 	}
-	r, err := w.tree.readRecord(w.ctx, moraine.InodeID(attr.Inode))
+	r, err := w.tree.readRecord(w.ctx, attr.Inode())
 	if err != nil || r.Directory != dirObject {
 		return err
 	}
@@ -91,7 +91,7 @@ func (w *walker) ownKey(attr *wire.Attr, key string) error {
 }
 
 // dir walks the directory whose keys begin with at.
-func (w *walker) dir(attr *wire.Attr, at string) error {
+func (w *walker) dir(attr client.Attr, at string) error {
 	rest, within := strings.CutPrefix(w.after, at)
 	if !within {
 		if w.after > at {
@@ -99,7 +99,7 @@ func (w *walker) dir(attr *wire.Attr, at string) error {
 		}
 		rest = ""
 	}
-	d := dirWalk{w: w, inode: moraine.InodeID(attr.Inode), at: at, rest: rest}
+	d := dirWalk{w: w, inode: attr.Inode(), at: at, rest: rest}
 	if p, ok := strings.CutPrefix(w.prefix, at); ok {
 		d.partial = p
 	}
@@ -119,7 +119,7 @@ type dirWalk struct {
 // waitingDir is a directory whose turn has not come.
 type waitingDir struct {
 	key  string // its name and a slash
-	attr *wire.Attr
+	attr client.Attr
 	link bool // reached through a symbolic link
 }
 
@@ -186,14 +186,14 @@ func (d *dirWalk) lookup(name string) error {
 
 // entry takes the next entry in order of name: a file is an item, and a directory
 // waits.
-func (d *dirWalk) entry(name string, attr *wire.Attr) error {
+func (d *dirWalk) entry(name string, attr client.Attr) error {
 	if d.at == "" && name == uploadsDir || !strings.HasPrefix(name, d.partial) {
 		return nil
 	}
 	if err := d.enter(name); err != nil {
 		return err
 	}
-	link := attr.Type == wire.FileType_FILE_TYPE_SYMLINK
+	link := attr.IsSymlink()
 	if link {
 		target, err := d.w.tree.cl.Stat(d.w.ctx, path.Join(bucketPath(d.w.bucket), d.at, name))
 		if err != nil {
@@ -201,10 +201,10 @@ func (d *dirWalk) entry(name string, attr *wire.Attr) error {
 		}
 		attr = target
 	}
-	switch attr.Type {
-	case wire.FileType_FILE_TYPE_DIRECTORY:
+	switch attr.Type() {
+	case client.TypeDirectory:
 		d.waiting = append(d.waiting, waitingDir{name + "/", attr, link})
-	case wire.FileType_FILE_TYPE_REGULAR:
+	case client.TypeRegular:
 		return d.w.put(item{key: d.at + name, attr: attr})
 	}
 	return nil

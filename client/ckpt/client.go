@@ -18,14 +18,43 @@ func OpenRun(ctx context.Context, c *client.Client, path string, opts RunOptions
 
 // CheckStep folds the headers of a sealed step's parts into an index, and checks that the
 // slices of every tensor cover it. It writes the index to an unlinked file of c's session and
-// returns it, for CommitStep to link. If the step can never be committed the error is or wraps
-// a *Verdict.
-func CheckStep(ctx context.Context, c *client.Client, key *wire.StepKey) (*wire.PartFile, error) {
-	return checkStep(ctx, overClient{c}, key)
+// returns it. The mover that checks the step commits it with that file. If the step can never be
+// committed the error is or wraps a *Verdict.
+func CheckStep(ctx context.Context, c *client.Client, key client.StepKey) (IndexFile, error) {
+	w, err := checkStep(ctx, overClient{c}, keyToWire(key))
+	if err != nil {
+		return IndexFile{}, err
+	}
+	return IndexFile{Inode: moraine.InodeID(w.Inode), Name: w.Name, CRC: w.Crc, Size: int64(w.Size)}, nil
+}
+
+// IndexFile is the index of a step that CheckStep wrote.
+type IndexFile struct {
+	Inode moraine.InodeID
+	Name  string // that it gets in the step's directory
+	CRC   uint32 // CRC32C of its bytes
+	Size  int64
+}
+
+// GetStep returns a step in any state. It fails with NotFound if the run has no such step.
+func GetStep(ctx context.Context, c *client.Client, key client.StepKey) (StepInfo, error) {
+	s, err := getStep(ctx, overClient{c}, keyToWire(key), 0)
+	if err != nil {
+		return StepInfo{}, err
+	}
+	return stepInfo(s), nil
+}
+
+func keyToWire(k client.StepKey) *wire.StepKey {
+	return &wire.StepKey{Run: uint64(k.Run), Attempt: k.Attempt, Step: k.Step}
 }
 
 // overClient implements cluster with a client.
 type overClient struct{ *client.Client }
+
+func (o overClient) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return o.Raw().Meta(ctx, req)
+}
 
 func (o overClient) create(ctx context.Context, near moraine.InodeID) (fileWriter, error) {
 	f, err := o.CreateUnlinked(ctx, near, client.CreateOptions{Level: moraine.NVMe})
@@ -40,12 +69,12 @@ func (o overClient) open(ctx context.Context, inode moraine.InodeID) (fileReader
 }
 
 func (o overClient) leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
-	return o.LeaseStep(ctx, key)
+	return o.LeaseStep(ctx, client.StepKey{Run: moraine.InodeID(key.GetRun()), Attempt: key.GetAttempt(), Step: key.GetStep()})
 }
 
 func (o overClient) mkdirAll(ctx context.Context, path string) (moraine.InodeID, error) {
 	attr, err := o.MkdirAll(ctx, path, 0o755)
-	return moraine.InodeID(attr.GetInode()), err
+	return attr.Inode(), err
 }
 
 // clientFile lends the staged bytes to the client: they do not change until the file has ended.
@@ -61,5 +90,5 @@ func (f clientFile) Commit(ctx context.Context) (committed, error) {
 	if err != nil {
 		return committed{}, err
 	}
-	return committed{inode: inode, size: int64(r.Attr.GetSize()), crc: r.CRC, protects: uint32(r.Protects), degraded: uint32(r.Degraded)}, nil
+	return committed{inode: inode, size: r.Attr.Size(), crc: r.CRC, protects: uint32(r.Protects), degraded: uint32(r.Degraded)}, nil
 }

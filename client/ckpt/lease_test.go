@@ -47,7 +47,7 @@ func TestALateCloseEndsNoLeaseOfALaterSession(t *testing.T) {
 		early, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
 		require.NoError(t, err)
 		first := cl.Session()
-		_, err = cl.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+		_, err = cl.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
 		require.NoError(t, err)
 		late, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
 		require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestALateCloseEndsNoLeaseOfALaterSession(t *testing.T) {
 
 		require.NoError(t, early.Close())
 		remove := func() error {
-			_, err := remover.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+			_, err := remover.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 				Key: &wire.StepKey{Run: uint64(late.Info.Run), Attempt: late.Info.Attempt, Step: late.Info.Step}, Force: true}}})
 			return err
 		}

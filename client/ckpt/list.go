@@ -26,7 +26,7 @@ type RunInfo struct {
 func ListRuns(ctx context.Context, c *client.Client, dir moraine.InodeID) ([]RunInfo, error) {
 	var runs []RunInfo
 	for req := (&wire.ListRuns{Parent: uint64(dir), Limit: listPage}); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListRuns{ListRuns: req}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListRuns{ListRuns: req}})
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +47,7 @@ func ListRuns(ctx context.Context, c *client.Client, dir moraine.InodeID) ([]Run
 func ListSteps(ctx context.Context, c *client.Client, run moraine.InodeID, all bool) ([]StepInfo, error) {
 	var steps []StepInfo
 	for req := (&wire.ListSteps{Run: uint64(run), Limit: listPage, All: all}); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: req}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: req}})
 		if err != nil {
 			return nil, err
 		}

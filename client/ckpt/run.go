@@ -176,7 +176,7 @@ type StepInfo struct {
 	Run     moraine.InodeID
 	Attempt uint32
 	Step    uint64
-	State   wire.StepState
+	State   StepState
 	// Path of a committed step, below the run's directory.
 	Path string
 	// Dir is the inode of the step's directory.
@@ -198,13 +198,29 @@ type StepInfo struct {
 	Digest []byte
 }
 
-// Describe converts the wire form of a step to a StepInfo.
-func Describe(s *wire.Step) StepInfo { return stepInfo(s) }
+// StepState is the state of a step.
+type StepState string
+
+// The states of steps.
+const (
+	StepOpen      StepState = "open"      // ranks write their parts
+	StepSealed    StepState = "sealed"    // all parts are complete, and a mover checks them
+	StepCommitted StepState = "committed" // it never changes
+	StepAborted   StepState = "aborted"   // it can never be committed
+	StepDeleted   StepState = "deleted"
+	StepLost      StepState = "lost" // committed, but some of its bytes are lost
+)
+
+var stepStates = map[wire.StepState]StepState{
+	wire.StepState_STEP_STATE_OPEN: StepOpen, wire.StepState_STEP_STATE_SEALED: StepSealed,
+	wire.StepState_STEP_STATE_COMMITTED: StepCommitted, wire.StepState_STEP_STATE_ABORTED: StepAborted,
+	wire.StepState_STEP_STATE_DELETED: StepDeleted, wire.StepState_STEP_STATE_LOST: StepLost,
+}
 
 func stepInfo(s *wire.Step) StepInfo {
 	return StepInfo{
 		Run: moraine.InodeID(s.GetKey().GetRun()), Attempt: s.GetKey().GetAttempt(), Step: s.GetKey().GetStep(),
-		State: s.GetState(), Path: s.GetPath(), Dir: moraine.InodeID(s.GetDir()), Level: moraine.Level(s.GetLevel()),
+		State: stepStates[s.GetState()], Path: s.GetPath(), Dir: moraine.InodeID(s.GetDir()), Level: moraine.Level(s.GetLevel()),
 		World: s.GetWorld(), Sealed: s.GetSealed(), Missing: s.GetMissing(), Reason: s.GetReason(),
 		Bytes: s.GetBytes(), Protects: s.GetProtects(), Degraded: s.GetDegraded(),
 		CommittedAt: time.Unix(0, s.GetCommittedAt()), Digest: s.GetDigest(),

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // BeginOptions are the options of one save.
@@ -254,7 +253,7 @@ func (s *Part) Written() time.Duration {
 // process. If the step was aborted Wait fails with Aborted and, in a
 // *MissingError, the ranks that caused it.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
-	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
+	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: StepOpen, World: s.run.opts.World}
 	if err := canWaitFor(level); err != nil {
 		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: err}
 	}

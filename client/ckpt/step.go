@@ -75,7 +75,7 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 		if err := stepEnded(&info); err != nil {
 			return info, err
 		}
-		if info.State == wire.StepState_STEP_STATE_COMMITTED {
+		if info.State == StepCommitted {
 			if info.Level >= level {
 				return info, nil
 			}
@@ -96,11 +96,11 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 func stepEnded(s *StepInfo) error {
 	e := &moraine.Error{Op: "checkpoint", Ref: s.ref()}
 	switch s.State {
-	case wire.StepState_STEP_STATE_ABORTED:
+	case StepAborted:
 		e.Kind, e.Err = moraine.Aborted, &MissingError{Ranks: s.Missing, Reason: s.Reason}
-	case wire.StepState_STEP_STATE_DELETED:
+	case StepDeleted:
 		e.Kind = moraine.NotFound
-	case wire.StepState_STEP_STATE_LOST:
+	case StepLost:
 		e.Kind, e.Err = moraine.Lost, fmt.Errorf("%s", s.Reason)
 	default:
 		return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -113,13 +114,13 @@ func (a *chosen) ranges(device moraine.DeviceID) []slice {
 
 // eachPage calls fn with the extents of each file below a path, page by page.
 func (c *Checker) eachPage(ctx context.Context, path string, fn func(path string, p *wire.ExtentsReply) error) error {
-	return c.deps.Walk(ctx, path, func(name string, a *wire.Attr) error {
-		if a.Type != wire.FileType_FILE_TYPE_REGULAR {
+	return c.deps.Walk(ctx, path, func(name string, a client.Attr) error {
+		if !a.IsRegular() {
 			return nil
 		}
 		for offset := uint64(0); ; {
 			resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
-				Inode: a.Inode, Offset: offset, Limit: extentPage}}})
+				Inode: uint64(a.Inode()), Offset: offset, Limit: extentPage}}})
 			if moraine.KindOf(err) == moraine.NotFound {
 				return nil
 			}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -56,7 +57,7 @@ type Deps struct {
 	Chunks func(node string, addrs []string) transport.Chunks
 	// Walk finds files, as client.Client does. Nil: Path must be empty, and the report names no
 	// files that have lost bytes.
-	Walk  func(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error
+	Walk  func(ctx context.Context, root string, fn func(path string, attr client.Attr) error) error
 	Clock clock.Clock
 	// Progress is called with the number of chunks checked, and of all chunks as the devices last
 	// reported. May be nil.

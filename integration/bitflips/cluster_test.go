@@ -100,7 +100,7 @@ func flipHandle(w *world, rng *rand.Rand) {
 	require.NoError(w.t, err)
 	attr, err := w.user.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	h, err := w.user.Inodes().OpenHandle(w.ctx, moraine.InodeID(attr.Inode), client.HandleOptions{})
+	h, err := w.user.Inodes().OpenHandle(w.ctx, attr.Inode(), client.HandleOptions{})
 	require.NoError(w.t, err)
 	flipped := flipPuts(w.net, rng, true)
 	_, err = h.WriteAt(w.ctx, bytes.Clone(w.data), 0)
@@ -110,7 +110,7 @@ func flipHandle(w *world, rng *rand.Rand) {
 	_ = h.Close(w.ctx) // it may return the error once more
 	attr, err = w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	require.Zero(w.t, attr.Size, "the bytes that were there before are there")
+	require.Zero(w.t, attr.Size(), "the bytes that were there before are there")
 }
 
 func flipPut(w *world, rng *rand.Rand) {
@@ -237,7 +237,7 @@ func (w *world) backup() []byte {
 	var out bytes.Buffer
 	var to *raftstore.BackupWriter
 	for ask := (&wire.ReadBackup{}); ; {
-		resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: ask}})
+		resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: ask}})
 		require.NoError(w.t, err)
 		r := resp.GetReadBackup()
 		if to == nil {

@@ -86,7 +86,7 @@ func TestAValueThatChangesInTheLeadersMemoryIsNotServed(t *testing.T) {
 			look := func() string {
 				attr, err := admin.Lstat(ctx, "/link")
 				require.NoError(t, err)
-				return attr.Target
+				return attr.Target()
 			}
 			require.Equal(t, target, look())
 			leader := c.Leader()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -96,18 +96,18 @@ func (w *world) evict() {
 	w.t.Helper()
 	attr, err := w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
-		jobs, err := w.admin.Jobs().Queue(w.ctx, kind, moraine.InodeID(attr.Inode))
+	for _, kind := range []client.JobKind{client.JobFlush, client.JobEvict} {
+		jobs, err := w.admin.Jobs().Queue(w.ctx, kind, attr.Inode())
 		require.NoError(w.t, err)
 		for _, j := range jobs {
-			j, err = w.admin.Jobs().Wait(w.ctx, moraine.JobID(j.Id), nil)
+			j, err = w.admin.Jobs().Wait(w.ctx, j.ID, nil)
 			require.NoError(w.t, err)
-			require.Equal(w.t, wire.JobState_JOB_STATE_DONE, j.State, "%v", j)
+			require.Equal(w.t, client.JobDone, j.State, "%v", j)
 		}
 	}
 	attr, err = w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	require.True(w.t, attr.Evicted)
+	require.True(w.t, attr.Evicted())
 }
 
 // flipPiece: a piece of an object is damaged in the memory of a chunkserver that

@@ -27,7 +27,7 @@ func stepRots(t *testing.T, servers int) {
 		require.NoError(t, w.admin.SaveSteps(w.ctx, "/r", 1, 2))
 		attr, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-2/rank-00000-of-00001.safetensors")
 		require.NoError(t, err)
-		resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: attr.Inode, Limit: 10}}})
+		resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode()), Limit: 10}}})
 		require.NoError(t, err)
 		s := resp.GetExtents().GetStripes()[0]
 		hosts := map[uint32]string{}
@@ -43,8 +43,8 @@ func stepRots(t *testing.T, servers int) {
 		w.Kill(slices.Collect(maps.Values(hosts))...)
 		require.NoError(t, w.Restart())
 		w.until("the chunkservers are there again", func() bool {
-			k, err := w.admin.Stat(w.ctx, "/r/latest")
-			return err == nil && k != nil && w.readable("/r/attempt-1/step-1/"+ckpt.IndexName)
+			_, err := w.admin.Stat(w.ctx, "/r/latest")
+			return err == nil && w.readable("/r/attempt-1/step-1/"+ckpt.IndexName)
 		})
 		w.scrub()
 		if servers > 1 {
@@ -52,22 +52,22 @@ func stepRots(t *testing.T, servers int) {
 		}
 		run, err := w.admin.Stat(w.ctx, "/r")
 		require.NoError(t, err)
-		state := func() wire.StepState {
-			steps, err := ckpt.ListSteps(w.ctx, w.admin.Client, moraine.InodeID(run.Inode), false)
+		state := func() ckpt.StepState {
+			steps, err := ckpt.ListSteps(w.ctx, w.admin.Client, run.Inode(), false)
 			require.NoError(t, err)
 			require.Len(t, steps, 2)
 			return steps[1].State
 		}
-		w.until("the step is lost", func() bool { return state() == wire.StepState_STEP_STATE_LOST })
+		w.until("the step is lost", func() bool { return state() == ckpt.StepLost })
 		for _, link := range []string{"latest", "latest-nvme"} {
 			to, err := w.admin.Stat(w.ctx, path.Join("/r", link))
 			require.NoError(t, err)
 			want, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-1")
 			require.NoError(t, err)
-			if to.Type == wire.FileType_FILE_TYPE_SYMLINK {
-				require.Equal(t, "attempt-1/step-1", to.Target, link)
+			if to.IsSymlink() {
+				require.Equal(t, "attempt-1/step-1", to.Target(), link)
 			} else {
-				require.Equal(t, want.Inode, to.Inode, link)
+				require.Equal(t, want.Inode(), to.Inode(), link)
 			}
 		}
 		reader, err := ckpt.OpenRun(w.ctx, w.admin.Client, "/r", ckpt.RunOptions{ReadOnly: true})

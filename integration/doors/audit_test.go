@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -59,10 +60,10 @@ func (w *world) records(t *testing.T) (found []*wire.Object) {
 	require.NoError(t, err)
 	root, err := w.admin.Stat(t.Context(), "/")
 	require.NoError(t, err)
-	of := moraine.ID(root.Inode)
+	of := moraine.ID(root.Inode())
 	for n := uint64(1); uint64(len(found)) < tier.Objects; n++ {
 		id := moraine.MakeID(of.Partition(), of.Incarnation(), n)
-		resp, err := w.admin.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: uint64(id)}}})
+		resp, err := w.admin.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: uint64(id)}}})
 		if errors.Is(err, moraine.NotFound) {
 			require.Less(t, n, uint64(1_000_000), "%d of %d objects were found", len(found), tier.Objects)
 			continue
@@ -114,8 +115,8 @@ func (a *audit) wrong() (problems []string) {
 const residueDelay = 10 * time.Minute
 
 // residue reports whether a job waits to delete what a moved object left.
-func residue(j *wire.Job) bool {
-	return j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && j.State == wire.JobState_JOB_STATE_PENDING &&
+func residue(j client.Job) bool {
+	return j.Kind == client.JobDeleteObject && j.State == client.JobPending &&
 		time.Duration(j.NotBefore-j.Created)*time.Millisecond > residueDelay/2
 }
 
@@ -126,44 +127,44 @@ func (w *world) settle(t *testing.T) {
 		var live []string
 		for j, err := range w.admin.Jobs().List(t.Context(), false) {
 			require.NoError(t, err)
-			if j.Kind != wire.JobKind_JOB_KIND_REPAIR && !residue(j) {
-				live = append(live, j.String())
+			if j.Kind != client.JobRepair && !residue(j) {
+				live = append(live, fmt.Sprintf("%+v", j))
 			}
 		}
 		tier, err := w.admin.Tier(t.Context())
 		require.NoError(t, err)
-		return len(live) == 0 && tier.Intents == 0 && tier.UnsettledKeys == 0, strings.Join(append(live, tier.String()), "\n")
+		return len(live) == 0 && tier.Intents == 0 && tier.UnsettledKeys == 0, strings.Join(append(live, fmt.Sprintf("%+v", tier)), "\n")
 	})
 }
 
 // move queues a move of paths, and returns its jobs.
-func (w *world) move(t *testing.T, kind wire.JobKind, paths ...string) []*wire.Job {
+func (w *world) move(t *testing.T, kind client.JobKind, paths ...string) []client.Job {
 	t.Helper()
 	var inodes []moraine.InodeID
 	for _, p := range paths {
 		a, err := w.admin.Stat(t.Context(), p)
 		require.NoError(t, err)
-		inodes = append(inodes, moraine.InodeID(a.Inode))
+		inodes = append(inodes, a.Inode())
 	}
 	jobs, err := w.admin.Jobs().Queue(t.Context(), kind, inodes...)
 	require.NoError(t, err)
 	return jobs
 }
 
-// waitJob waits until a job has ended, and returns its final state; nil if that is
-// long ago.
-func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
-	if j.Id == 0 {
+// waitJob waits until a job has ended, and returns its final state; the zero Job if
+// that is long ago.
+func (w *world) waitJob(ctx context.Context, j client.Job) (client.Job, error) {
+	if j.ID == 0 {
 		return j, nil // there was nothing to do
 	}
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		now, err := w.admin.Jobs().Get(ctx, moraine.JobID(j.Id))
+		now, err := w.admin.Jobs().Get(ctx, j.ID)
 		switch {
 		case errors.Is(err, moraine.NotFound):
-			return nil, nil
+			return client.Job{}, nil
 		case err != nil:
-			return nil, err
-		case now.State != wire.JobState_JOB_STATE_PENDING && now.State != wire.JobState_JOB_STATE_RUNNING:
+			return client.Job{}, err
+		case now.State != client.JobPending && now.State != client.JobRunning:
 			return now, nil
 		case time.Now().After(deadline):
 			return now, fmt.Errorf("the job does not end: %v", now)
@@ -172,7 +173,7 @@ func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 }
 
 // jobsOf lists the recent jobs of a file, a line for each.
-func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
+func (w *world) jobsOf(t *testing.T, inode moraine.InodeID) (lines string) {
 	for j, err := range w.admin.Jobs().List(t.Context(), true) {
 		require.NoError(t, err)
 		if j.Inode == inode {
@@ -183,19 +184,19 @@ func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
 }
 
 // moved moves paths, and fails the test if that fails.
-func (w *world) moved(t *testing.T, kind wire.JobKind, paths ...string) {
+func (w *world) moved(t *testing.T, kind client.JobKind, paths ...string) {
 	t.Helper()
 	for _, j := range w.move(t, kind, paths...) {
 		ended, err := w.waitJob(t.Context(), j)
 		require.NoError(t, err)
-		if ended != nil {
-			require.Equal(t, wire.JobState_JOB_STATE_DONE, ended.State, "%v", ended)
+		if ended != (client.Job{}) {
+			require.Equal(t, client.JobDone, ended.State, "%v", ended)
 		}
 	}
 }
 
 const (
-	flush = wire.JobKind_JOB_KIND_FLUSH
-	evict = wire.JobKind_JOB_KIND_EVICT
-	stage = wire.JobKind_JOB_KIND_STAGE
+	flush = client.JobFlush
+	evict = client.JobEvict
+	stage = client.JobStage
 )

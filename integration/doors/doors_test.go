@@ -11,9 +11,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // door is one interface to the files. Paths are those of the namespace.
@@ -167,7 +165,7 @@ func (d *clientDoor) handle(ctx context.Context, path string, fn func(h *client.
 	if err != nil {
 		return err
 	}
-	h, err := d.c.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := d.c.Inodes().OpenHandle(ctx, a.Inode(), client.HandleOptions{})
 	if err != nil {
 		return err
 	}
@@ -189,7 +187,7 @@ func (d *clientDoor) append(ctx context.Context, path string, data []byte) error
 }
 
 func (d *clientDoor) truncate(ctx context.Context, path string, size int) error {
-	_, err := d.c.SetAttr(ctx, path, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: uint64(size)})
+	_, err := d.c.SetAttr(ctx, path, client.SetAttr{Size: new(int64(size))})
 	return err
 }
 
@@ -202,7 +200,7 @@ func (d *clientDoor) clone(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.c.CloneFile(ctx, moraine.InodeID(a.Inode), to, client.CreateOptions{Replace: true})
+	_, err = d.c.CloneFile(ctx, a.Inode(), to, client.CreateOptions{Replace: true})
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/tiers/object/s3test"
 	"github.com/morainefs/moraine/transport/wire"
@@ -221,17 +222,17 @@ func (r *run) makeDirs(rng *rand.Rand) {
 		a, err := r.w.admin.MkdirAll(r.t.Context(), r.path(d, ""), 0o755)
 		require.NoError(r.t, err)
 		if rng.IntN(3) == 0 {
-			require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+			require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), a.Inode(), onCommit))
 		}
 	}
 	if rng.IntN(3) == 0 {
 		a, err := r.w.admin.Stat(r.t.Context(), r.root)
 		require.NoError(r.t, err)
-		require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+		require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), a.Inode(), onCommit))
 	}
 }
 
-var onCommit = &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT}
+var onCommit = client.Policy{Flush: client.FlushOnCommit}
 
 func (r *run) path(d *modelDir, name string) string { return path.Join(r.root, d.name, name) }
 
@@ -327,8 +328,8 @@ func (r *run) verifyEnd() {
 	w.settle(t)
 	r.checkObjects()
 	w.moved(t, evict, r.root)
-	r.eachFile(func(at string, a *wire.Attr, f *modelFile) {
-		require.True(t, a.Evicted || a.Size == 0, "%s is not evicted: %v", at, a)
+	r.eachFile(func(at string, a client.Attr, f *modelFile) {
+		require.True(t, a.Evicted() || a.Size() == 0, "%s is not evicted: %v", at, a)
 	})
 	r.verifyAll(func(n int) door { return r.doors[n%len(r.doors)] })
 	w.moved(t, stage, r.root)
@@ -347,7 +348,7 @@ func (r *run) verifyEnd() {
 }
 
 // eachFile calls fn with each file of the metadata service.
-func (r *run) eachFile(fn func(at string, a *wire.Attr, f *modelFile)) {
+func (r *run) eachFile(fn func(at string, a client.Attr, f *modelFile)) {
 	for _, d := range r.dirs {
 		for name, f := range d.files {
 			a, err := r.w.admin.Stat(r.t.Context(), r.path(d, name))
@@ -367,9 +368,9 @@ func (r *run) checkObjects() {
 		byID[o.Id] = o
 	}
 	bucket := &s3Door{core: r.w.direct}
-	r.eachFile(func(at string, attr *wire.Attr, f *modelFile) {
-		require.True(r.t, attr.Clean, "%s was flushed and is not clean: %v\n%s", at, attr, r.w.jobsOf(r.t, attr.Inode))
-		o := byID[attr.Object]
+	r.eachFile(func(at string, attr client.Attr, f *modelFile) {
+		require.True(r.t, attr.Clean(), "%s was flushed and is not clean: %v\n%s", at, attr, r.w.jobsOf(r.t, attr.Inode()))
+		o := byID[uint64(attr.Object())]
 		require.NotNil(r.t, o, "%s: %v", at, attr)
 		got, err := bucket.read(r.t.Context(), "/"+path.Join(r.w.config.Bucket, o.Key))
 		require.NoError(r.t, err)

@@ -13,9 +13,8 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/tiers/object/s3test"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // held is a request to the bucket that waits at the proxy.
@@ -107,7 +106,7 @@ func (w *world) requireTidy(t *testing.T, objects int) {
 	require.Len(t, a.objects, objects)
 }
 
-func (w *world) stat(t *testing.T, at string) *wire.Attr {
+func (w *world) stat(t *testing.T, at string) client.Attr {
 	t.Helper()
 	a, err := w.admin.Stat(t.Context(), at)
 	require.NoError(t, err)
@@ -115,13 +114,13 @@ func (w *world) stat(t *testing.T, at string) *wire.Attr {
 }
 
 // holder waits until a job is leased, and returns its holder.
-func (w *world) holder(t *testing.T, j *wire.Job) (node string) {
+func (w *world) holder(t *testing.T, j client.Job) (node string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "the job to be leased", func() (bool, string) {
-		now, err := w.admin.Jobs().Get(t.Context(), moraine.JobID(j.Id))
+		now, err := w.admin.Jobs().Get(t.Context(), j.ID)
 		require.NoError(t, err)
 		node = now.Holder
-		return node != "", now.String()
+		return node != "", fmt.Sprintf("%+v", now)
 	})
 	return node
 }
@@ -151,9 +150,9 @@ func TestMoverKilledInTheMiddleOfAFlush(t *testing.T) {
 			h.let()
 			ended, err := w.waitJob(t.Context(), job)
 			require.NoError(t, err)
-			require.Equal(t, wire.JobState_JOB_STATE_DONE, ended.GetState(), "%v", ended)
-			require.NotEqual(t, node, ended.GetHolder())
-			require.True(t, w.stat(t, "/file").Clean)
+			require.Equal(t, client.JobDone, ended.State, "%v", ended)
+			require.NotEqual(t, node, ended.Holder)
+			require.True(t, w.stat(t, "/file").Clean())
 			w.requireTidy(t, 1)
 			w.requireObject(t, "/file", data)
 			require.NoError(t, w.Restart(node))
@@ -180,7 +179,7 @@ func TestLeaderKilledInTheMiddleOfAFlush(t *testing.T) {
 	h.let()
 	eventually(t, 2*time.Minute, "the file to be flushed", func() (bool, string) {
 		a := w.stat(t, "/file")
-		return a.Clean, a.String()
+		return a.Clean(), a.String()
 	})
 	w.requireTidy(t, 1)
 	w.requireObject(t, "/file", data)
@@ -199,13 +198,13 @@ func TestCanceledFlushOfARunningMover(t *testing.T) {
 	h := hold(t, p, "put_part")
 	job := w.move(t, flush, "/file")[0]
 	h.wait(t)
-	require.NoError(t, w.admin.Jobs().Cancel(t.Context(), moraine.JobID(job.Id)))
+	require.NoError(t, w.admin.Jobs().Cancel(t.Context(), job.ID))
 	h.let()
 	ended, err := w.waitJob(t.Context(), job)
 	require.NoError(t, err)
-	require.Equal(t, wire.JobState_JOB_STATE_CANCELED, ended.GetState(), "%v", ended)
+	require.Equal(t, client.JobCanceled, ended.State, "%v", ended)
 	w.requireTidy(t, 0)
-	require.False(t, w.stat(t, "/file").Clean)
+	require.False(t, w.stat(t, "/file").Clean())
 	w.moved(t, flush, "/file") // requested again it succeeds
 	w.requireTidy(t, 1)
 	w.requireObject(t, "/file", data)
@@ -226,20 +225,20 @@ func TestMoveOfADirectory(t *testing.T) {
 	}
 	w.moved(t, flush, "/dir")
 	for at := range files {
-		require.True(t, w.stat(t, at).Clean, at)
+		require.True(t, w.stat(t, at).Clean(), at)
 	}
 	files["/dir/late"] = content(200, 100_000)
 	w.put(t, "/dir/late", files["/dir/late"])
 	ended, err := w.waitJob(t.Context(), w.move(t, evict, "/dir")[0])
 	require.NoError(t, err)
-	require.Equal(t, wire.JobState_JOB_STATE_FAILED, ended.GetState())
-	require.Contains(t, ended.GetError(), "late: no object holds its present content: flush it first")
+	require.Equal(t, client.JobFailed, ended.State)
+	require.Contains(t, ended.Error, "late: no object holds its present content: flush it first")
 	for at, data := range files {
-		require.Equal(t, at != "/dir/late" && len(data) > 0, w.stat(t, at).Evicted, at)
+		require.Equal(t, at != "/dir/late" && len(data) > 0, w.stat(t, at).Evicted(), at)
 	}
 	w.moved(t, stage, "/dir")
 	for at, data := range files {
-		require.False(t, w.stat(t, at).Evicted, at)
+		require.False(t, w.stat(t, at).Evicted(), at)
 		w.requireContent(t, at, data)
 	}
 	w.requireTidy(t, 24)
@@ -254,7 +253,7 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	dir, err := w.admin.MkdirAll(ctx, "/auto/below", 0o755)
 	require.NoError(t, err)
 	auto := w.stat(t, "/auto")
-	require.NoError(t, w.admin.Policies().Set(ctx, moraine.InodeID(auto.Inode), onCommit))
+	require.NoError(t, w.admin.Policies().Set(ctx, auto.Inode(), onCommit))
 	by := &clientDoor{w.admin.Client}
 	data := content(4, 100_000)
 	w.put(t, "/outside", data)
@@ -262,7 +261,7 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	require.NoError(t, by.clone(ctx, "/outside", "/auto/cloned"))
 	w.put(t, "/renamed", data)
 	require.NoError(t, by.rename(ctx, "/renamed", "/auto/renamed"))
-	_, err = w.admin.Inodes().CreateEmpty(ctx, moraine.InodeID(dir.Inode), "written", 0o644)
+	_, err = w.admin.Inodes().CreateEmpty(ctx, dir.Inode(), "written", 0o644)
 	require.NoError(t, err)
 	require.NoError(t, by.append(ctx, "/auto/below/written", data))
 	w.put(t, "/auto/twice", content(5, 7))
@@ -270,14 +269,14 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	for _, at := range []string{"/auto/below/committed", "/auto/cloned", "/auto/renamed", "/auto/below/written", "/auto/twice"} {
 		eventually(t, 2*time.Minute, at+" to be flushed", func() (bool, string) {
 			a := w.stat(t, at)
-			return a.Clean, a.String()
+			return a.Clean(), a.String()
 		})
 	}
 	w.requireTidy(t, 5)
 	for _, at := range []string{"/auto/below/committed", "/auto/cloned", "/auto/renamed", "/auto/below/written", "/auto/twice"} {
 		w.requireObject(t, at, data)
 	}
-	require.False(t, w.stat(t, "/outside").Clean)
+	require.False(t, w.stat(t, "/outside").Clean())
 }
 
 // A file is not evicted if its object was removed, or replaced by another program;
@@ -300,12 +299,12 @@ func TestEvictionAsksTheBucket(t *testing.T) {
 		require.NoError(t, change(path.Join(w.config.Prefix, at)))
 		job := w.move(t, evict, at)[0]
 		eventually(t, 2*time.Minute, "the eviction to be refused", func() (bool, string) {
-			now, err := w.admin.Jobs().Get(t.Context(), moraine.JobID(job.Id))
+			now, err := w.admin.Jobs().Get(t.Context(), job.ID)
 			require.NoError(t, err)
-			require.NotEqual(t, wire.JobState_JOB_STATE_DONE, now.State)
-			return now.Error != "", now.String()
+			require.NotEqual(t, client.JobDone, now.State)
+			return now.Error != "", fmt.Sprintf("%+v", now)
 		})
-		require.False(t, w.stat(t, at).Evicted)
+		require.False(t, w.stat(t, at).Evicted())
 		w.requireContent(t, at, data)
 	}
 }
@@ -332,7 +331,7 @@ func TestRenameDuringAFlush(t *testing.T) {
 	for _, at := range []string{"/name", "/other"} {
 		eventually(t, 2*time.Minute, at+" to be flushed", func() (bool, string) {
 			a := w.stat(t, at)
-			return a.Clean, a.String()
+			return a.Clean(), a.String()
 		})
 	}
 	w.settle(t)
@@ -360,7 +359,7 @@ func TestKeptObjectServesItsClone(t *testing.T) {
 	w.settle(t)
 	require.Empty(t, w.look(t).wrong())
 	w.requireObject(t, "/file", changed)
-	require.True(t, w.stat(t, "/clone").Evicted)
+	require.True(t, w.stat(t, "/clone").Evicted())
 	w.requireContent(t, "/clone", old)
 	w.requireContent(t, "/file", changed)
 }

@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/client"
 )
 
 // worker takes steps of a run.
@@ -284,7 +283,7 @@ func (w *worker) list(ctx context.Context) {
 
 // queue queues a move of a file, a directory, or everything, and does not wait.
 func (w *worker) queue(ctx context.Context) {
-	kind := []wire.JobKind{flush, flush, flush, evict, evict, stage}[w.rng.IntN(6)]
+	kind := []client.JobKind{flush, flush, flush, evict, evict, stage}[w.rng.IntN(6)]
 	w.alone(1, func(dirs []*modelDir) {
 		at := w.path(dirs[0], "")
 		switch name, f := w.anyFile(dirs[0]); {
@@ -300,16 +299,16 @@ func (w *worker) queue(ctx context.Context) {
 	})
 }
 
-func (w *worker) queueMove(ctx context.Context, kind wire.JobKind, at string) (*wire.Job, error) {
+func (w *worker) queueMove(ctx context.Context, kind client.JobKind, at string) (client.Job, error) {
 	a, err := w.w.admin.Stat(ctx, at)
 	if err != nil {
-		return nil, err
+		return client.Job{}, err
 	}
-	jobs, err := w.w.admin.Jobs().Queue(ctx, kind, moraine.InodeID(a.Inode))
+	jobs, err := w.w.admin.Jobs().Queue(ctx, kind, a.Inode())
 	if err != nil {
-		return nil, err
+		return client.Job{}, err
 	}
-	w.count("tier "+kind.String(), 0, 0)
+	w.count("tier "+string(kind), 0, 0)
 	return jobs[0], nil
 }
 
@@ -317,7 +316,7 @@ func (w *worker) queueMove(ctx context.Context, kind wire.JobKind, at string) (*
 // only in the bucket.
 func (w *worker) cycle(ctx context.Context) {
 	w.file(func(d *modelDir, name string, f *modelFile) {
-		for _, kind := range []wire.JobKind{flush, evict} {
+		for _, kind := range []client.JobKind{flush, evict} {
 			j, err := w.queueMove(ctx, kind, w.path(d, name))
 			if err == nil {
 				f.did("%v", kind)
@@ -339,10 +338,10 @@ func (w *worker) cancel(ctx context.Context) {
 			w.fail(nil, "the jobs cannot be listed: %v", err)
 			return
 		}
-		if j.Kind != flush && j.Kind != evict && j.Kind != stage && j.Kind != wire.JobKind_JOB_KIND_MOVE_TREE {
+		if j.Kind != flush && j.Kind != evict && j.Kind != stage && j.Kind != client.JobMoveTree {
 			continue
 		}
-		if err := w.w.admin.Jobs().Cancel(ctx, moraine.JobID(j.Id)); !retried(err) {
+		if err := w.w.admin.Jobs().Cancel(ctx, j.ID); !retried(err) {
 			w.fail(nil, "%v cannot be canceled: %v", j, err)
 		}
 		w.count("tier cancel", 0, 0)

@@ -17,7 +17,7 @@ import (
 // leaked is how many unexplained bytes the devices hold.
 func (r *row) leaked(by *incluster.Client) uint64 {
 	r.t.Helper()
-	resp, err := by.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := by.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(r.t, err)
 	return resp.GetCluster().GetLeakedBytes()
 }
@@ -52,7 +52,7 @@ func TestGrantFaults(t *testing.T) {
 				defer cl.Close()
 				a, err := cl.Inodes().Create(r.ctx, cl.Root(), "f", client.NodeOptions{Mode: 0o644})
 				require.NoError(r.t, err)
-				h, err := cl.Inodes().OpenHandle(r.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+				h, err := cl.Inodes().OpenHandle(r.ctx, a.Inode(), client.HandleOptions{})
 				require.NoError(r.t, err)
 				old, next := bytesOf(1, 60_000), bytesOf(2, 60_000)
 				_, err = h.WriteAt(r.ctx, old, 0)
@@ -131,7 +131,7 @@ func TestGrantFaultsOfANewFile(t *testing.T) {
 					require.ErrorIs(r.t, err, moraine.NotFound)
 				}
 				time.Sleep(2 * sessionTimeout)
-				resp, err := other.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+				resp, err := other.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 				require.NoError(r.t, err)
 				require.Equal(r.t, map[bool]uint64{false: 1, true: 2}[there], resp.GetCluster().GetInodes(), "inodes, with the root")
 				require.Zero(r.t, resp.GetCluster().GetLeakedBytes())

@@ -65,7 +65,7 @@ func checkable(t *testing.T, opts incluster.Options, fn func(w *world, by map[st
 	inWorld(t, opts, func(w *world) {
 		d := w.Dialer(transport.RoleAdmin, "checker")
 		defer d.Close()
-		fn(w, by, fsck.New(fsck.Config{}, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+		fn(w, by, fsck.New(fsck.Config{}, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
 	})
 }
 
@@ -81,7 +81,7 @@ func (w *world) repair() *fsck.Report {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "repairer")
 	defer d.Close()
-	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
 }
 
 // listed is what the first device of a node reports.
@@ -152,7 +152,7 @@ func TestFsckDoesNotRepairTwice(t *testing.T) {
 				w.repair()
 				w.sound()
 			}
-			return w.admin.Meta(ctx, req)
+			return w.admin.Raw().Meta(ctx, req)
 		}}))
 		require.True(t, late)
 		require.Len(t, r.Findings, 1)
@@ -184,7 +184,7 @@ func TestFsckSaysWhatItFoundBeforeItFailed(t *testing.T) {
 			if req.GetGetExtents() != nil {
 				return nil, moraine.Timeout
 			}
-			return w.admin.Meta(ctx, req)
+			return w.admin.Raw().Meta(ctx, req)
 		}}
 		r, err := fsck.New(fsck.Config{}, deps).Run(w.ctx)
 		require.ErrorIs(t, err, moraine.Timeout)
@@ -212,7 +212,7 @@ func TestFsckOfAPath(t *testing.T) {
 					begun++
 					mu.Unlock()
 				}
-				return w.admin.Meta(ctx, req)
+				return w.admin.Raw().Meta(ctx, req)
 			}}))
 			require.LessOrEqual(t, begun, 1+6+1, "one for the check, and one for each device and look")
 			return r
@@ -220,7 +220,7 @@ func TestFsckOfAPath(t *testing.T) {
 		stripe := func(name string) uint64 {
 			a, err := w.admin.Stat(w.ctx, name)
 			require.NoError(t, err)
-			return w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 1}}}).GetExtents().Stripes[0].Id
+			return w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode()), Limit: 1}}}).GetExtents().Stripes[0].Id
 		}
 		lost := moraine.StripeID(stripe("/f1"))
 		w.unexplained("n1", lost+1<<30)
@@ -262,7 +262,7 @@ func TestFsckOfAPathSaysWhatMoved(t *testing.T) {
 				w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: device, State: wire.DeviceState_DEVICE_STATE_OUT}}})
 				w.sound()
 			}
-			return w.admin.Meta(ctx, req)
+			return w.admin.Raw().Meta(ctx, req)
 		}})
 		r := w.check(check)
 		require.Empty(t, r.Findings)
@@ -323,7 +323,7 @@ func (w *world) forgotten() moraine.StripeID {
 	require.NoError(w.t, err)
 	a, err := cl.Stat(w.ctx, "/gone")
 	require.NoError(w.t, err)
-	stripe := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 1}}}).GetExtents().Stripes[0].Id
+	stripe := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode()), Limit: 1}}}).GetExtents().Stripes[0].Id
 	require.NoError(w.t, cl.Remove(w.ctx, "/gone"))
 	require.NoError(w.t, cl.Close())
 	time.Sleep(3 * time.Minute) // it is deleted, and every device has reported since
@@ -403,7 +403,7 @@ func TestFsckAsksForAnAdministrator(t *testing.T) {
 		cl, err := w.Client(w.ctx, "c1")
 		require.NoError(t, err)
 		defer cl.Close()
-		_, err = cl.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{}}})
+		_, err = cl.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{}}})
 		require.ErrorIs(t, err, moraine.PermissionDenied)
 	})
 }
@@ -443,7 +443,7 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 			if req.GetCheckChunks().GetSlice() != nil {
 				time.Sleep(1500 * time.Millisecond)
 			}
-			return w.admin.Meta(ctx, req)
+			return w.admin.Raw().Meta(ctx, req)
 		}})
 		pending := uint64(0)
 		for range 6 {
@@ -485,7 +485,7 @@ func TestFsckLooksTwice(t *testing.T) {
 				require.NoError(t, w.admin.Remove(ctx, "/f"))
 				time.Sleep(10 * time.Second) // it is deleted meanwhile
 			}
-			return w.admin.Meta(ctx, req)
+			return w.admin.Raw().Meta(ctx, req)
 		}})
 		r := w.check(check)
 		require.True(t, r.Clean(), "%+v", r)

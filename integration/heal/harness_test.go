@@ -95,7 +95,7 @@ func (w *world) readAll() {
 
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
-	resp, err := w.admin.Meta(w.ctx, req)
+	resp, err := w.admin.Raw().Meta(w.ctx, req)
 	require.NoError(w.t, err)
 	return resp
 }

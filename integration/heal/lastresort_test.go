@@ -40,7 +40,7 @@ func (w *world) stripe(name string) *wire.Stripe {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	s := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 10}}}).GetExtents().Stripes
+	s := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode()), Limit: 10}}}).GetExtents().Stripes
 	require.Len(w.t, s, 1)
 	return s[0]
 }
@@ -160,7 +160,7 @@ func TestFalseReportsOfChunksAreCorrected(t *testing.T) {
 		for i, c := range s.Chunks {
 			op.Chunks = append(op.Chunks, &wire.BadChunk{Stripe: s.Id, Index: uint32(i), Device: c.Device, Version: s.Version, AtVersion: true, Kind: uint32(moraine.NotFound)})
 		}
-		_, err = liar.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
+		_, err = liar.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, w.cluster().LostStripes)
 		ctx, stop := context.WithCancel(w.ctx)

@@ -74,7 +74,7 @@ func (w *world) level(name string) moraine.Level {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	return moraine.Level(a.Level)
+	return a.Level()
 }
 
 // lost names the lost ranges: path: [offset length]...
@@ -126,7 +126,7 @@ func TestMemoryLevelFaults(t *testing.T) {
 				w.write(2)
 				s.begin(row.nodes...)
 				res := w.save("/saved", noise(1, 3<<20))
-				require.EqualValues(t, moraine.Memory, res.Attr.Level)
+				require.EqualValues(t, moraine.Memory, res.Attr.Level())
 				require.Equal(t, 2, res.Protects)
 				w.readAll() // from memory
 				if row.nodes != nil {
@@ -215,7 +215,7 @@ func (w *world) inode(name string) moraine.InodeID {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	return moraine.InodeID(a.Inode)
+	return a.Inode()
 }
 
 // TestMemoryLevelRepliesLost: each request that takes a file from memory to nvme

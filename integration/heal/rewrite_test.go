@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 )
@@ -17,7 +16,7 @@ func (w *world) overwrite(name string, off, n int) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	h, err := w.admin.Inodes().OpenHandle(w.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := w.admin.Inodes().OpenHandle(w.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(w.t, err)
 	b := w.files[name][off : off+n]
 	_, _ = rand.NewChaCha8([32]byte{byte(off), byte(n), byte(n >> 8)}).Read(b)

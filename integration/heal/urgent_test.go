@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -41,7 +42,7 @@ func TestUrgentRepairsPassNoShare(t *testing.T) {
 		t.Run(scheme.String(), func(t *testing.T) {
 			inWorld(t, incluster.Options{Chunkservers: 5, RepairGrace: 20 * time.Second}, func(w *world) {
 				root := uint64(moraine.RootInode)
-				require.NoError(t, w.admin.Policies().Set(w.ctx, moraine.InodeID(root), &wire.Policy{Scheme: &wire.Scheme{K: uint32(scheme.K), M: uint32(scheme.M)}}))
+				require.NoError(t, w.admin.Policies().Set(w.ctx, moraine.InodeID(root), client.Policy{Scheme: scheme}))
 				w.write(6)
 				var reading sync.WaitGroup
 				ctx, stop := context.WithCancel(w.ctx)

@@ -41,11 +41,20 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 		v, err := w.cache.Xattrs().Get(ctx, moraine.InodeID(in.id), "user.x")
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err
 	}
-	return w.cache.Meta(ctx, request(p, in, w.devices))
+	return w.cache.Raw().Meta(ctx, request(p, in, w.devices))
 }
 
-func entry(a *wire.Attr, err error) (*wire.MetaResponse, error) {
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: a}}}, err
+func entry(a client.Attr, err error) (*wire.MetaResponse, error) {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: messageOf(a)}}}, err
+}
+
+// messageOf is what attributes reads of an answer.
+func messageOf(a client.Attr) *wire.Attr {
+	m := &wire.Attr{Inode: uint64(a.Inode()), Mode: a.Mode(), Uid: a.UID(), Gid: a.GID(), Nlink: a.Nlink(), Target: a.Target(), Size: uint64(a.Size())}
+	if a.IsDir() {
+		m.Type = wire.FileType_FILE_TYPE_DIRECTORY
+	}
+	return m
 }
 
 // listing reads a directory of an arena, which fits a page.
@@ -55,7 +64,7 @@ func listing(ctx context.Context, c *client.Client, dir moraine.InodeID) (*wire.
 		if err != nil {
 			return nil, err
 		}
-		r.Entries = append(r.Entries, e)
+		r.Entries = append(r.Entries, &wire.DirEntry{Name: e.Name, Attr: messageOf(e.Attr)})
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: r}}, nil
 }

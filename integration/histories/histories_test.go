@@ -124,9 +124,9 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	if err != nil {
 		return nil, err
 	}
-	w.meta, w.jobs, w.close = c, c.Client, c.Close
+	w.meta, w.jobs, w.close = c.Raw(), c.Client, c.Close
 	if o.service != nil {
-		w.meta = o.service(c)
+		w.meta = o.service(c.Raw())
 	}
 	if cached {
 		w.cache = c.Client

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -67,9 +68,9 @@ func (w *worker) cloned(ctx context.Context, resp *wire.MetaResponse) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("waiting: %v", err) // whatever it is, it is not from the clone
-	case j.GetState() == wire.JobState_JOB_STATE_FAILED:
+	case j.State == client.JobFailed:
 		return &moraine.Error{Kind: moraine.Exists}
-	case j.GetState() != wire.JobState_JOB_STATE_DONE:
+	case j.State != client.JobDone:
 		return errors.New("the job was canceled")
 	}
 	return nil

@@ -20,7 +20,7 @@ func (c *Client) Backup(ctx context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var w *raftstore.BackupWriter
 	for id, offset := uint64(0), uint64(0); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}})
 		if err != nil {
 			return nil, err
 		}

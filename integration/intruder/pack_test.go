@@ -46,7 +46,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		_, err = w.owner.MkdirAll(ctx, "/team/own", 0o777)
 		require.NoError(t, err)
 		content := func(n int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%s-%04d.", secret, n), 2500) }
-		write := func(path string, b []byte) *wire.Attr {
+		write := func(path string, b []byte) client.Attr {
 			f, err := w.owner.Create(ctx, path, client.CreateOptions{Replace: true})
 			require.NoError(t, err)
 			_, err = f.Write(b)
@@ -72,7 +72,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		stayed, err := w.owner.Stat(ctx, "/team/theirs/f6")
 		require.NoError(t, err)
 		packed := func() bool {
-			a, b := extents(root, moved.Inode), extents(root, stayed.Inode)
+			a, b := extents(root, uint64(moved.Inode())), extents(root, uint64(stayed.Inode()))
 			return len(a.Stripes) == 1 && len(b.Stripes) == 1 && a.Stripes[0].Id == b.Stripes[0].Id
 		}
 		for range 60 {
@@ -86,7 +86,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 
 		// The new project.
 		i := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "mallory", Scope: "/team/own"})
-		page := extents(i, moved.Inode)
+		page := extents(i, uint64(moved.Inode()))
 		require.Len(t, page.Stripes, 1)
 		s, e := page.Stripes[0], page.Extents[0]
 		require.Equal(t, []uint64{s.Id}, page.Limited)
@@ -125,13 +125,13 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		// The old project.
 		left := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "theirs", Scope: "/team/theirs"})
 		for _, req := range []*wire.MetaRequest{
-			{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: moved.Inode, Limit: 100}}},
-			{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: moved.Inode}}},
+			{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(moved.Inode()), Limit: 100}}},
+			{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(moved.Inode())}}},
 		} {
 			_, err := left.do(req)
 			require.Equal(t, "not found", kind(err))
 		}
-		require.Empty(t, extents(left, stayed.Inode).Limited)
+		require.Empty(t, extents(left, uint64(stayed.Inode())).Limited)
 		reader, err := c.ClientAs(ctx, transport.Peer{Role: transport.RoleClient, Node: "reader", Scope: "/team/theirs"}, client.Config{})
 		require.NoError(t, err)
 		defer reader.Close() //nolint:errcheck // a failed close loses nothing
@@ -147,9 +147,9 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 			require.NoError(t, r.Close())
 		}
 		again := write("/team/own/f5", content(99))
-		for _, n := range extents(i, again.Inode).Stripes {
+		for _, n := range extents(i, uint64(again.Inode())).Stripes {
 			require.NotEqual(t, s.Id, n.Id)
-			require.False(t, slices.ContainsFunc(extents(left, stayed.Inode).Stripes, func(o *wire.Stripe) bool { return o.Id == n.Id }))
+			require.False(t, slices.ContainsFunc(extents(left, uint64(stayed.Inode())).Stripes, func(o *wire.Stripe) bool { return o.Id == n.Id }))
 		}
 	})
 }

@@ -41,7 +41,7 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 	require.NoError(t, err)
 	foreign, err := w.owner.Stat(ctx, "/b/"+secret+"-bytes")
 	require.NoError(t, err)
-	inode := moraine.InodeID(foreign.Inode)
+	inode := foreign.Inode()
 	part, err := w.owner.Concat(ctx, "/a/part", []client.InodeRange{{Inode: inode, Offset: 70_000, Length: 5000},
 		{Inode: inode, Offset: 1000, Length: 100}}, client.CreateOptions{Mode: 0o644})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 
 	// By hand.
 	i := w.intrude(confined[0].peer)
-	resp, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: part.Inode, Limit: 100}}})
+	resp, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(part.Inode()), Limit: 100}}})
 	require.NoError(t, err)
 	page := resp.GetExtents()
 	require.Len(t, page.Capabilities, 1)
@@ -90,7 +90,7 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 		}
 	}
 
-	w.reportsOfASharedStripe(i, scheme, part.Inode, first, page.Capabilities[0])
+	w.reportsOfASharedStripe(i, scheme, uint64(part.Inode()), first, page.Capabilities[0])
 
 	// Through a client.
 	reader, err := w.cluster.ClientAs(ctx, confined[0].peer, client.Config{Patience: 5 * time.Second})

@@ -90,7 +90,7 @@ func newWorld(t *testing.T) *world {
 // ask sends a request as the owner, a client of the root.
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
-	resp, err := w.owner.Meta(w.t.Context(), req)
+	resp, err := w.owner.Raw().Meta(w.t.Context(), req)
 	require.NoError(w.t, err)
 	return resp
 }
@@ -103,7 +103,7 @@ func (w *world) fill(top, tag string, size int) refs {
 	require.NoError(t, err)
 	dir, err := w.owner.Mkdir(ctx, top+"/"+tag+"-dir", 0o777)
 	require.NoError(t, err)
-	r.dir = dir.Inode
+	r.dir = uint64(dir.Inode())
 	path := top + "/" + tag + "-dir/" + r.name
 	f, err := w.owner.Create(ctx, path, client.CreateOptions{})
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func (w *world) fill(top, tag string, size int) refs {
 	require.NoError(t, err)
 	attr, err := w.owner.Stat(ctx, path)
 	require.NoError(t, err)
-	r.file = attr.Inode
+	r.file = uint64(attr.Inode())
 	require.NoError(t, w.owner.Xattrs().Set(ctx, moraine.InodeID(r.file), "user."+tag, []byte(tag+"-value"), 0))
 	extents := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: r.file, Limit: 100}}}).GetExtents()
 	r.stripe, r.device = extents.Stripes[0].Id, extents.Stripes[0].Chunks[0].Device
@@ -121,7 +121,7 @@ func (w *world) fill(top, tag string, size int) refs {
 	require.NoError(t, w.owner.SaveSteps(ctx, top+"/"+tag+"-dir/"+r.run1, 7))
 	attr, err = w.owner.Stat(ctx, top+"/"+tag+"-dir/"+r.run1)
 	require.NoError(t, err)
-	r.run = attr.Inode
+	r.run = uint64(attr.Inode())
 	r.job, r.object = w.flush(r.file, tag)
 	admin := w.intrude(transport.Peer{Role: transport.RoleAdmin, Node: "admin-" + tag})
 	_, err = admin.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: r.dir, Bytes: 1 << 40}}})

@@ -272,7 +272,7 @@ func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
 				h.set(hold)
 				looked := make(chan error, 1)
 				go func() {
-					_, err := r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+					_, err := r.Inodes().Lookup(ctx, dir.Inode(), "f")
 					looked <- err
 				}()
 				time.Sleep(100 * time.Millisecond) // the answer is in transit
@@ -280,12 +280,12 @@ func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
 				if who != "another client" {
 					changer = r.Client
 				}
-				_, err = changer.Inodes().Create(ctx, moraine.InodeID(dir.Inode), "f", client.NodeOptions{Mode: 0o600})
+				_, err = changer.Inodes().Create(ctx, dir.Inode(), "f", client.NodeOptions{Mode: 0o600})
 				require.NoError(t, err)
 				h.set(nil)
 				close(hold)
 				require.ErrorIs(t, <-looked, moraine.NotFound, "the look-up began before the change")
-				_, err = r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+				_, err = r.Inodes().Lookup(ctx, dir.Inode(), "f")
 				require.NoError(t, err, "a look-up after the change")
 			})
 		})
@@ -306,26 +306,26 @@ func TestAChangeUnderWayIsNotAnsweredFromBefore(t *testing.T) {
 		require.NoError(t, err)
 		warm(t, ctx, r)
 		for range 2 {
-			_, err = r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+			_, err = r.Inodes().Lookup(ctx, dir.Inode(), "f")
 			require.ErrorIs(t, err, moraine.NotFound)
 		}
 		hold := make(chan struct{})
 		h.set(hold)
 		made := make(chan error, 1)
 		go func() {
-			_, err := r.Inodes().Create(ctx, moraine.InodeID(dir.Inode), "f", client.NodeOptions{Mode: 0o600})
+			_, err := r.Inodes().Create(ctx, dir.Inode(), "f", client.NodeOptions{Mode: 0o600})
 			made <- err
 		}()
 		for err = moraine.NotFound; err != nil; { // until another client sees it
-			_, err = w.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+			_, err = w.Inodes().Lookup(ctx, dir.Inode(), "f")
 			time.Sleep(time.Millisecond)
 		}
-		_, err = r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+		_, err = r.Inodes().Lookup(ctx, dir.Inode(), "f")
 		require.NoError(t, err, "a look-up after another client's that found it")
 		require.NotEmpty(t, list(t, ctx, r, "d"))
 		close(hold)
 		require.NoError(t, <-made)
-		_, err = r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
+		_, err = r.Inodes().Lookup(ctx, dir.Inode(), "f")
 		require.NoError(t, err)
 	})
 }

@@ -104,7 +104,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 		b, err := w.Stat(ctx, "a/b")
 		require.NoError(t, err)
 		for i := range 1200 { // more than a page
-			_, err := w.Inodes().Create(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i), client.NodeOptions{Mode: 0o644})
+			_, err := w.Inodes().Create(ctx, b.Inode(), fmt.Sprintf("f%04d", i), client.NodeOptions{Mode: 0o644})
 			require.NoError(t, err)
 		}
 		_, err = w.Symlink(ctx, "b/f0001", "a/link")
@@ -115,11 +115,11 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 			for i := range 1200 {
 				a, err := r.Stat(ctx, fmt.Sprintf("a/b/f%04d", i))
 				require.NoError(t, err)
-				_, err = r.Inodes().Stat(ctx, moraine.InodeID(a.Inode))
+				_, err = r.Inodes().Stat(ctx, a.Inode())
 				require.NoError(t, err)
-				_, err = r.Inodes().Lookup(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i))
+				_, err = r.Inodes().Lookup(ctx, b.Inode(), fmt.Sprintf("f%04d", i))
 				require.NoError(t, err)
-				names, err := r.Xattrs().List(ctx, moraine.InodeID(a.Inode))
+				names, err := r.Xattrs().List(ctx, a.Inode())
 				require.NoError(t, err)
 				require.Empty(t, names)
 			}
@@ -127,7 +127,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 			require.NoError(t, err)
 			_, err = r.Stat(ctx, "a/b/none")
 			require.ErrorIs(t, err, moraine.NotFound)
-			_, err = r.Inodes().Lookup(ctx, moraine.InodeID(b.Inode), "none either")
+			_, err = r.Inodes().Lookup(ctx, b.Inode(), "none either")
 			require.ErrorIs(t, err, moraine.NotFound)
 			_, err = r.Stat(ctx, "a/none")
 			require.ErrorIs(t, err, moraine.NotFound)
@@ -148,23 +148,23 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 
 		// Another client's change is visible at once, and only that is requested
 		// again.
-		_, err = w.Inodes().Create(ctx, moraine.InodeID(b.Inode), "none", client.NodeOptions{Mode: 0o600})
+		_, err = w.Inodes().Create(ctx, b.Inode(), "none", client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
 		first = n.reads.Load()
 		a, err := r.Stat(ctx, "a/b/none")
 		require.NoError(t, err)
-		require.EqualValues(t, 0o600, a.Mode)
+		require.EqualValues(t, 0o600, a.Mode())
 		_, err = r.Stat(ctx, "a/b/f0007")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, n.reads.Load()-first)
 		require.Contains(t, list(t, ctx, r, "a/b"), "none")
 
 		// And so is the client's own change.
-		_, err = r.SetAttr(ctx, "a/b/f0007", &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: 0o640})
+		_, err = r.SetAttr(ctx, "a/b/f0007", client.SetAttr{Mode: new(uint32(0o640))})
 		require.NoError(t, err)
 		a, err = r.Stat(ctx, "a/b/f0007")
 		require.NoError(t, err)
-		require.EqualValues(t, 0o640, a.Mode)
+		require.EqualValues(t, 0o640, a.Mode())
 		require.NoError(t, r.Remove(ctx, "a/b/f0008"))
 		_, err = r.Stat(ctx, "a/b/f0008")
 		require.ErrorIs(t, err, moraine.NotFound)
@@ -326,7 +326,7 @@ func TestARemovedDirectoryIsNotListedFromTheCache(t *testing.T) {
 			require.NoError(t, err)
 			attr, err := r.Stat(ctx, name)
 			require.NoError(t, err)
-			dir := moraine.InodeID(attr.Inode)
+			dir := attr.Inode()
 			look := func() (hits uint64, listing, entry error) {
 				before := r.Stats().CacheHits
 				_, listing = r.Inodes().ReadDirPage(ctx, dir, "", 0)
@@ -386,7 +386,7 @@ func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
 		}
 		e := <-events
 		require.Equal(t, client.Event{Kind: client.EventRenamed, OldPath: "e/3", Path: "three", Inode: e.Inode,
-			Type: wire.FileType_FILE_TYPE_DIRECTORY}, e)
+			Type: client.TypeDirectory}, e)
 		require.NoError(t, w.RemoveAll(ctx, "d"))
 		stop()
 		<-ended

@@ -171,10 +171,10 @@ func (u *user) step(ctx context.Context) {
 func (u *user) begin(key string) event { return event{key: key, who: u.name, start: u.h.seq.Add(1)} }
 
 // saw records the result of a read of a register or slot.
-func (u *user) saw(e event, a *wire.Attr, err error) {
+func (u *user) saw(e event, a client.Attr, err error) {
 	switch {
 	case err == nil:
-		e.version = a.Ctime
+		e.version = a.ChangeTime().UnixNano()
 		u.h.add(e)
 	case moraine.KindOf(err) == moraine.NotFound:
 		e.absent = true
@@ -185,8 +185,8 @@ func (u *user) saw(e event, a *wire.Attr, err error) {
 func (u *user) write(ctx context.Context, file int) {
 	e := u.begin(fmt.Sprint("file", file))
 	e.put = true
-	a, err := u.cl.Inodes().SetAttr(ctx, u.files[file], &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: u.rng.Uint32() & 0o777})
-	e.version, e.unknown = a.GetCtime(), err != nil
+	a, err := u.cl.Inodes().SetAttr(ctx, u.files[file], client.SetAttr{Mode: new(u.rng.Uint32() & 0o777)})
+	e.version, e.unknown = a.ChangeTime().UnixNano(), err != nil
 	u.h.add(e)
 }
 
@@ -207,13 +207,13 @@ func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 	}
 	// Its version is the service's timestamp; it does not change while the file is
 	// there.
-	a, err := u.cl.Inodes().Stat(ctx, moraine.InodeID(made.Inode))
-	if err != nil || a.Parent != uint64(u.dirs[dir]) {
+	a, err := u.cl.Inodes().Stat(ctx, made.Inode())
+	if err != nil || uint64(a.Parent()) != uint64(u.dirs[dir]) {
 		return
 	}
-	e.version = a.Ctime
+	e.version = a.ChangeTime().UnixNano()
 	u.h.add(e)
-	d.version = a.Ctime // the directory changed with it
+	d.version = a.ChangeTime().UnixNano() // the directory changed with it
 	u.h.add(d)
 }
 
@@ -228,10 +228,10 @@ func (u *user) emptySlot(ctx context.Context, dir int, slot string) {
 	switch {
 	case moraine.KindOf(err) == moraine.NotFound:
 		return
-	case err != nil || uint64(inode) != a.Inode: // it was another one by then
+	case err != nil || uint64(inode) != uint64(a.Inode()): // it was another one by then
 		e.unknown = true
 	default:
-		e.version = a.Ctime
+		e.version = a.ChangeTime().UnixNano()
 	}
 	u.h.add(e)
 }
@@ -250,7 +250,7 @@ func (u *user) link(ctx context.Context, file int) {
 		}
 	default:
 		if err == nil {
-			e.version = a.Ctime
+			e.version = a.ChangeTime().UnixNano()
 			u.h.add(e)
 			return
 		}
@@ -261,7 +261,7 @@ func (u *user) link(ctx context.Context, file int) {
 
 func (u *user) list(ctx context.Context, dir int) {
 	start := u.h.seq.Add(1)
-	found := map[string]*wire.Attr{}
+	found := map[string]client.Attr{}
 	for e, err := range u.cl.Inodes().ReadDir(ctx, u.dirs[dir]) {
 		if err != nil {
 			return
@@ -271,16 +271,16 @@ func (u *user) list(ctx context.Context, dir int) {
 	for s := range modelSlots {
 		slot := fmt.Sprintf("slot%d", s)
 		e := event{key: fmt.Sprint(dir, slot), who: u.name + " listing", start: start}
-		if a := found[slot]; a != nil {
-			e.version = a.Ctime
+		if a, ok := found[slot]; ok {
+			e.version = a.ChangeTime().UnixNano()
 		} else {
 			e.absent = true
 		}
 		u.h.add(e)
 	}
 	for f := range modelFiles {
-		if a := found[fmt.Sprint("file", f)]; a != nil {
-			u.h.add(event{key: fmt.Sprint("file", f), version: a.Ctime, who: u.name + " listing", start: start})
+		if a, ok := found[fmt.Sprint("file", f)]; ok {
+			u.h.add(event{key: fmt.Sprint("file", f), version: a.ChangeTime().UnixNano(), who: u.name + " listing", start: start})
 		}
 	}
 }
@@ -340,12 +340,12 @@ func modelTree(t *testing.T, ctx context.Context, c *incluster.Cluster) (dirs, f
 	for i := range modelDirs {
 		a, err := cl.Mkdir(ctx, fmt.Sprint("d", i), 0)
 		require.NoError(t, err)
-		dirs = append(dirs, moraine.InodeID(a.Inode))
+		dirs = append(dirs, a.Inode())
 	}
 	for i := range modelFiles {
 		a, err := cl.Inodes().Create(ctx, dirs[0], fmt.Sprint("file", i), client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
-		files = append(files, moraine.InodeID(a.Inode))
+		files = append(files, a.Inode())
 	}
 	return dirs, files
 }

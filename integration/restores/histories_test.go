@@ -115,7 +115,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 		var moved int
 		whole[name], gone[name], moved = w.exists(name, held)
 		n.moved += moved
-		if a, err := w.admin.Stat(w.ctx, name); err == nil && a.Evicted {
+		if a, err := w.admin.Stat(w.ctx, name); err == nil && a.Evicted() {
 			n.evicted++
 		}
 	}
@@ -149,11 +149,11 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 // waitsAsLost reports whether a file has a stripe that the service counts as lost.
 func (w *world) waitsAsLost(name string) bool {
 	w.t.Helper()
-	resp, err := w.admin.Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}})
+	resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}})
 	require.NoError(w.t, err)
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	return slices.ContainsFunc(resp.GetLost().GetFiles(), func(f *wire.LostFile) bool { return f.GetInode() == a.Inode })
+	return slices.ContainsFunc(resp.GetLost().GetFiles(), func(f *wire.LostFile) bool { return f.GetInode() == uint64(a.Inode()) })
 }
 
 // servers are the chunkservers' addresses and devices, by host.
@@ -199,7 +199,7 @@ func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved 
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	resp := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: a.Inode, Limit: 1000}}})
+	resp := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode()), Limit: 1000}}})
 	reply := resp.GetExtents()
 	require.False(w.t, reply.GetMore())
 	all = true
@@ -308,7 +308,7 @@ func (h *historian) overwrite() {
 	}
 	a, err := h.admin.Stat(h.ctx, name)
 	require.NoError(h.t, err)
-	f, err := h.admin.Inodes().OpenHandle(h.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	f, err := h.admin.Inodes().OpenHandle(h.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(h.t, err)
 	data := slices.Clone(h.files[name])
 	off := h.rng.IntN(len(data)/4 + 1)
@@ -339,19 +339,19 @@ func (h *historian) tier() {
 	}
 	a, err := h.admin.Stat(h.ctx, name)
 	require.NoError(h.t, err)
-	kinds := []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH}
+	kinds := []client.JobKind{client.JobFlush}
 	switch {
-	case a.Evicted:
-		kinds = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE}
+	case a.Evicted():
+		kinds = []client.JobKind{client.JobStage}
 	case h.rng.IntN(4) > 0:
-		kinds = append(kinds, wire.JobKind_JOB_KIND_EVICT)
+		kinds = append(kinds, client.JobEvict)
 	}
 	for _, kind := range kinds {
-		jobs, err := h.admin.Jobs().Queue(h.ctx, kind, moraine.InodeID(a.Inode))
+		jobs, err := h.admin.Jobs().Queue(h.ctx, kind, a.Inode())
 		require.NoError(h.t, err)
 		for _, j := range jobs {
 			ctx, cancel := context.WithTimeout(h.ctx, 2*time.Minute)
-			_, _ = h.admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil) // a host may be down
+			_, _ = h.admin.Jobs().Wait(ctx, j.ID, nil) // a host may be down
 			cancel()
 		}
 	}

@@ -17,7 +17,7 @@ func (w *world) fsck(cfg fsck.Config) (*fsck.Checker, *fsck.Report) {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "checker")
 	defer d.Close()
-	c := fsck.New(cfg, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk})
+	c := fsck.New(cfg, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk})
 	r, err := c.Run(w.ctx)
 	require.NoError(w.t, err)
 	return c, r

@@ -9,10 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // TestARestoreFindsObjectsThatWereKept: a backup has a file as evicted, to an
@@ -24,12 +22,12 @@ func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 	for _, needed := range []bool{false, true} {
 		inBucketWorld(t, incluster.Options{Chunkservers: 3}, func(w *world) {
 			w.put("/f", 300_000, 1)
-			w.move("/f", wire.JobKind_JOB_KIND_FLUSH)
-			w.move("/f", wire.JobKind_JOB_KIND_EVICT)
+			w.move("/f", client.JobFlush)
+			w.move("/f", client.JobEvict)
 			w.clone("/f", "/clone")
 			backup, then := w.backup(), maps.Clone(w.files)
 			w.rewrite("/f", bytes.Repeat([]byte("newer"), 60_000))
-			w.move("/f", wire.JobKind_JOB_KIND_FLUSH)
+			w.move("/f", client.JobFlush)
 			require.Len(t, w.keys(), 2, "the older object is kept, at another key")
 			require.Empty(t, w.unreadable())
 
@@ -41,9 +39,9 @@ func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 			w.settled()
 			require.Empty(t, w.unreadable(), "the bytes of it are at the kept key")
 			if needed {
-				w.move("/clone", wire.JobKind_JOB_KIND_STAGE)
+				w.move("/clone", client.JobStage)
 				w.rewrite("/f", []byte("other"))
-				w.move("/f", wire.JobKind_JOB_KIND_FLUSH)
+				w.move("/f", client.JobFlush)
 				require.Empty(t, w.unreadable())
 			}
 			for name := range then {
@@ -60,14 +58,14 @@ func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 }
 
 // move runs a job of a file.
-func (w *world) move(name string, kind wire.JobKind) {
+func (w *world) move(name string, kind client.JobKind) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	jobs, err := w.admin.Jobs().Queue(w.ctx, kind, moraine.InodeID(a.Inode))
+	jobs, err := w.admin.Jobs().Queue(w.ctx, kind, a.Inode())
 	require.NoError(w.t, err)
 	for _, j := range jobs {
-		_, err := w.admin.Jobs().Wait(w.ctx, moraine.JobID(j.Id), nil)
+		_, err := w.admin.Jobs().Wait(w.ctx, j.ID, nil)
 		require.NoError(w.t, err)
 	}
 }
@@ -77,7 +75,7 @@ func (w *world) clone(name, to string) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	_, err = w.admin.CloneFile(w.ctx, moraine.InodeID(a.Inode), to, client.CreateOptions{})
+	_, err = w.admin.CloneFile(w.ctx, a.Inode(), to, client.CreateOptions{})
 	require.NoError(w.t, err)
 	w.files[to] = w.files[name]
 }
@@ -87,7 +85,7 @@ func (w *world) rewrite(name string, data []byte) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	f, err := w.admin.Inodes().OpenHandle(w.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	f, err := w.admin.Inodes().OpenHandle(w.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(w.t, err)
 	_, err = f.WriteAt(w.ctx, data, 0)
 	require.NoError(w.t, err)

@@ -97,7 +97,7 @@ func (in *injector) take(ctx context.Context, f *fault) error {
 	if f.Target == leader {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		resp, err := in.admin.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
+		resp, err := in.admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
 		if err != nil {
 			return err
 		}

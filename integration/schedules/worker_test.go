@@ -15,7 +15,6 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // workerVariable, in the environment, makes a process a worker: this test's own
@@ -162,9 +161,9 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	case opRead:
 		return w.read(ctx, r)
 	case opEvict:
-		return w.move(ctx, r, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT)
+		return w.move(ctx, r, client.JobFlush, client.JobEvict)
 	case opStage:
-		return w.move(ctx, r, wire.JobKind_JOB_KIND_STAGE)
+		return w.move(ctx, r, client.JobStage)
 	case opOpenRun:
 		return w.openRun(ctx, r)
 	case opSave:
@@ -197,7 +196,7 @@ func (w *worker) put(ctx context.Context, r request) (a reply, err error) {
 		f.Abort()
 		return a, err
 	}
-	if moraine.Level(done.Attr.GetLevel()) == moraine.Memory {
+	if done.Attr.Level() == moraine.Memory {
 		a.Size = 1
 	}
 	return a, nil
@@ -237,7 +236,7 @@ func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (
 	if err != nil {
 		return nil, err
 	}
-	if h, err = w.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Level: level}); err != nil {
+	if h, err = w.c.Inodes().OpenHandle(ctx, attr.Inode(), client.HandleOptions{Level: level}); err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
@@ -248,17 +247,17 @@ func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (
 
 // move runs jobs on a file, one after the other; Size says whether it is only in
 // the bucket then.
-func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a reply, err error) {
+func (w *worker) move(ctx context.Context, r request, kinds ...client.JobKind) (a reply, err error) {
 	attr, err := w.c.Stat(ctx, r.Path)
 	if err != nil {
 		return a, err
 	}
 	for _, kind := range kinds {
-		jobs, err := w.c.Jobs().Queue(ctx, kind, moraine.InodeID(attr.GetInode()))
+		jobs, err := w.c.Jobs().Queue(ctx, kind, attr.Inode())
 		if err != nil {
 			return a, err
 		}
-		j, err := w.c.Jobs().Wait(ctx, moraine.JobID(jobs[0].Id), nil)
+		j, err := w.c.Jobs().Wait(ctx, jobs[0].ID, nil)
 		if err != nil {
 			return a, err
 		}
@@ -266,7 +265,7 @@ func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a 
 			return a, errors.New(j.Error)
 		}
 	}
-	if attr, err = w.c.Inodes().Stat(ctx, moraine.InodeID(attr.GetInode())); err == nil && attr.GetEvicted() {
+	if attr, err = w.c.Inodes().Stat(ctx, attr.Inode()); err == nil && attr.Evicted() {
 		a.Size = 1
 	}
 	return a, err

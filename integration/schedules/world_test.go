@@ -16,7 +16,6 @@ import (
 	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // world is the environment of one schedule: a cluster of processes and a crew, each
@@ -82,7 +81,7 @@ func (w *world) makeSmallDir(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return w.admin.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
+	return w.admin.Policies().Set(ctx, a.Inode(), client.Policy{Scheme: moraine.Scheme{K: 2, M: 2}})
 }
 
 // errMount means that mounts are not possible here.

@@ -151,7 +151,7 @@ func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error 
 	defer cancel()
 	add := &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: n.Name, Address: n.Address}}}
 	for {
-		reply, err := f.pace.asking.Meta(ctx, add)
+		reply, err := f.pace.asking.Raw().Meta(ctx, add)
 		if err == nil && slices.ContainsFunc(reply.GetMembers().GetMembers(), func(m *wire.Member) bool { return m.Id == n.Name && m.Voter }) {
 			break
 		}
@@ -167,7 +167,7 @@ func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error 
 			return err
 		}
 	}
-	_, err := f.pace.asking.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: old.Name}}})
+	_, err := f.pace.asking.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: old.Name}}})
 	return err
 }
 

@@ -61,7 +61,7 @@ func connectHands(ctx context.Context, e *Env, dir string, leases bool) (h *hand
 		if err != nil {
 			return nil, end, err
 		}
-		h.workers, h.dirs = append(h.workers, c), append(h.dirs, moraine.InodeID(own.Inode))
+		h.workers, h.dirs = append(h.workers, c), append(h.dirs, own.Inode())
 		if holds {
 			if err := listAll(ctx, c, dir); err != nil {
 				return nil, end, err

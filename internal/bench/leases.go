@@ -81,7 +81,7 @@ func (e *Env) leaseDir(ctx context.Context) (moraine.InodeID, error) {
 	if err != nil {
 		return 0, err
 	}
-	dir := moraine.InodeID(top.GetInode())
+	dir := top.Inode()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(leaseDialers)
 	for i := range e.Leases {

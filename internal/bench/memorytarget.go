@@ -132,7 +132,7 @@ func untilNVMe(ctx context.Context, c *client.Client, name string) error {
 	}
 	for {
 		// One call waits as long as a command would.
-		err := c.Inodes().WaitNVMe(ctx, moraine.InodeID(a.Inode))
+		err := c.Inodes().WaitNVMe(ctx, a.Inode())
 		if ctx.Err() != nil || !errors.Is(err, moraine.Timeout) {
 			return err
 		}

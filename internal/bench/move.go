@@ -10,7 +10,6 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +32,7 @@ func Flush(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	defer m.end()
 	e.Progress("flush")
-	line, err := m.measure(ctx, "flush", wire.JobKind_JOB_KIND_FLUSH)
+	line, err := m.measure(ctx, "flush", client.JobFlush)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +49,7 @@ func Stage(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	defer m.end()
 	e.Progress("flushing and evicting the files to stage")
-	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
+	for _, kind := range []client.JobKind{client.JobFlush, client.JobEvict} {
 		if err := m.move(ctx, kind); err != nil {
 			return nil, err
 		}
@@ -59,7 +58,7 @@ func Stage(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("stage")
-	line, err := m.measure(ctx, "stage", wire.JobKind_JOB_KIND_STAGE)
+	line, err := m.measure(ctx, "stage", client.JobStage)
 	if err != nil {
 		return nil, err
 	}
@@ -99,14 +98,14 @@ func newMover(ctx context.Context, e *Env) (*mover, error) {
 			m.end()
 			return nil, err
 		}
-		m.files = append(m.files, moraine.InodeID(attr.Inode))
-		m.bytes += float64(attr.Size)
+		m.files = append(m.files, attr.Inode())
+		m.bytes += float64(attr.Size())
 	}
 	return m, nil
 }
 
 // measure moves all files, and returns the rate.
-func (m *mover) measure(ctx context.Context, name string, kind wire.JobKind) (Line, error) {
+func (m *mover) measure(ctx context.Context, name string, kind client.JobKind) (Line, error) {
 	u, err := m.Env.measure(ctx, func(ctx context.Context) error { return m.move(ctx, kind) })
 	if err != nil {
 		return Line{}, err
@@ -118,23 +117,23 @@ func (m *mover) measure(ctx context.Context, name string, kind wire.JobKind) (Li
 const movePoll = 10 * time.Millisecond
 
 // move moves all files, and returns when they are moved.
-func (m *mover) move(ctx context.Context, kind wire.JobKind) error {
+func (m *mover) move(ctx context.Context, kind client.JobKind) error {
 	jobs, err := m.c.Jobs().Queue(ctx, kind, m.files...)
 	if err != nil {
 		return err
 	}
 	for _, j := range jobs {
-		for j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING {
+		for j.State == client.JobPending || j.State == client.JobRunning {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(movePoll):
 			}
-			if j, err = m.c.Jobs().Get(ctx, moraine.JobID(j.Id)); err != nil {
+			if j, err = m.c.Jobs().Get(ctx, j.ID); err != nil {
 				return err
 			}
 		}
-		if j.State != wire.JobState_JOB_STATE_DONE {
+		if j.State != client.JobDone {
 			return fmt.Errorf("bench: %s of %s ended as %s: %s", j.Kind, j.Subject, j.State, j.Error)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"golang.org/x/sync/errgroup"
 )
@@ -66,7 +65,7 @@ func startCreates(ctx context.Context, e *Env, dir string, clients int, rate flo
 			return nil, err
 		}
 		return func(ctx context.Context, n int) error {
-			_, err := c.Inodes().CreateEmpty(ctx, moraine.InodeID(attr.Inode), fmt.Sprintf("file-%09d", n), 0o644)
+			_, err := c.Inodes().CreateEmpty(ctx, attr.Inode(), fmt.Sprintf("file-%09d", n), 0o644)
 			return err
 		}, nil
 	})

@@ -104,7 +104,7 @@ func (b *rebuild) makeDir(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	return c.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
+	return c.Policies().Set(ctx, a.Inode(), client.Policy{Scheme: s})
 }
 
 // disk measures the disk with a quarter of one host's bytes: all hosts are
@@ -236,7 +236,7 @@ func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) e
 	ctx, cancel := context.WithTimeout(ctx, rebuildPatience)
 	defer cancel()
 	for {
-		resp, err := b.asking.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := b.asking.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}

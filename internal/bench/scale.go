@@ -173,7 +173,7 @@ func (s *scale) snapshot(ctx context.Context) ([]Line, error) {
 	}
 	defer end() //nolint:errcheck // its session ends with the cluster
 	began := time.Now()
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{}}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{}}})
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func (s servers) cool(ctx context.Context) error {
 
 // leader returns the leading metadata server.
 func (s servers) leader(ctx context.Context, c *client.Client) (*devcluster.Node, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return nil, err
 	}

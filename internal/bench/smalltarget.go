@@ -56,7 +56,7 @@ func (t *clusterTarget) smallFile(ctx context.Context, dir moraine.InodeID, name
 	if err != nil {
 		return err
 	}
-	h, err := t.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{})
+	h, err := t.c.Inodes().OpenHandle(ctx, attr.Inode(), client.HandleOptions{})
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ var smallBlock [moraine.BlockSize]byte
 
 // walk requests the attributes of a path, past every cache of the client.
 func (t *clusterTarget) walk(ctx context.Context, name string) error {
-	resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
+	resp, err := t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
 	if err == nil && !resp.GetWalk().GetFound() {
 		err = fmt.Errorf("bench: %s does not exist", name)
 	}
@@ -87,7 +87,7 @@ func (t *clusterTarget) commit(ctx context.Context, name string) error {
 		return err
 	}
 	if len(t.granted.GetPlacements()) == 0 {
-		resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
+		resp, err := t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
 			Inode: uint64(inode), Count: commitGrant, Scheme: &wire.Scheme{K: 1, M: 2}}}})
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (t *clusterTarget) commit(ctx context.Context, name string) error {
 	for _, d := range p.GetDevices() {
 		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
 	}
-	_, err = t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
+	_, err = t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
 		Inode: uint64(inode), Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Length: moraine.BlockSize, Stripe: p.GetStripe()}},
 		Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe)}}})
 	return err
@@ -117,7 +117,7 @@ func (t *clusterTarget) file(ctx context.Context, name string) (moraine.InodeID,
 	}
 	attr, err := t.c.Inodes().CreateEmpty(ctx, dir, path.Base(name), 0o644)
 	if err == nil {
-		t.appended = moraine.InodeID(attr.GetInode())
+		t.appended = attr.Inode()
 	}
 	return t.appended, err
 }

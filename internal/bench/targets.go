@@ -89,7 +89,7 @@ func (t *clusterTarget) dir(ctx context.Context, dir string) (moraine.InodeID, e
 	if err != nil {
 		return 0, err
 	}
-	t.dirs[dir] = moraine.InodeID(attr.Inode)
+	t.dirs[dir] = attr.Inode()
 	return t.dirs[dir], nil
 }
 

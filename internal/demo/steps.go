@@ -87,7 +87,7 @@ func (d *demo) firstSave(ctx context.Context, t *team) error {
 	if err != nil {
 		return err
 	}
-	d.claim("1", "a checkpoint of 4 ranks is saved while training goes on", trained > 0 && attr.Inode != 0,
+	d.claim("1", "a checkpoint of 4 ranks is saved while training goes on", trained > 0 && attr.Inode() != 0,
 		"stall %v, %.2f GB/s to durable (ceiling %.2f), %d steps trained meanwhile", s.stall.Round(time.Millisecond), rate/1e9, d.ceiling/1e9, trained)
 	return nil
 }
@@ -142,7 +142,7 @@ func worst(events []event) (protects uint32, degraded uint64) {
 
 // leader returns the name of the leading metadata server.
 func (d *demo) leader(ctx context.Context) (string, error) {
-	resp, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +174,7 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 		last := time.Now()
 		for ctx.Err() == nil {
 			// Sent to the service itself: a Stat may be answered from the cache.
-			if _, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{}}}); err == nil {
+			if _, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{}}}); err == nil {
 				p.answered(last)
 				last = time.Now()
 			}
@@ -327,9 +327,9 @@ func (d *demo) notVisible(ctx context.Context) error {
 	}
 	_, err = d.client.Stat(ctx, runPath+"/step-3")
 	hidden := errors.Is(err, moraine.NotFound) && !slices.ContainsFunc(seen, func(n string) bool { return strings.Contains(n, "step-3") })
-	d.cfg.Say("  %s holds %s; latest -> %s", runPath, strings.Join(seen, ", "), link.Target)
-	d.claim("4", "it is never visible, and latest still names the second", hidden && strings.HasSuffix(link.Target, "step-2"),
-		"latest -> %s", link.Target)
+	d.cfg.Say("  %s holds %s; latest -> %s", runPath, strings.Join(seen, ", "), link.Target())
+	d.claim("4", "it is never visible, and latest still names the second", hidden && strings.HasSuffix(link.Target(), "step-2"),
+		"latest -> %s", link.Target())
 	return nil
 }
 

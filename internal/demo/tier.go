@@ -12,7 +12,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/llama"
 	"github.com/morainefs/moraine/tiers/object"
@@ -41,14 +41,14 @@ var savedSteps = []uint64{1, 2}
 // file is one regular file of the run.
 type file struct {
 	path string
-	attr *wire.Attr
+	attr client.Attr
 }
 
 // files lists the files of the run, by their own paths.
 func (d *demo) files(ctx context.Context) (files []file, bytes uint64, err error) {
-	err = d.client.Walk(ctx, runPath, func(p string, a *wire.Attr) error {
-		if a.Type == wire.FileType_FILE_TYPE_REGULAR {
-			files, bytes = append(files, file{p, a}), bytes+a.Size
+	err = d.client.Walk(ctx, runPath, func(p string, a client.Attr) error {
+		if a.IsRegular() {
+			files, bytes = append(files, file{p, a}), bytes+uint64(a.Size())
 		}
 		return nil
 	})
@@ -56,24 +56,24 @@ func (d *demo) files(ctx context.Context) (files []file, bytes uint64, err error
 }
 
 // moveRun queues a move of the whole run.
-func (d *demo) moveRun(ctx context.Context, kind wire.JobKind) error {
+func (d *demo) moveRun(ctx context.Context, kind client.JobKind) error {
 	run, err := d.client.Stat(ctx, runPath)
 	if err != nil {
 		return err
 	}
-	_, err = d.client.Jobs().Queue(ctx, kind, moraine.InodeID(run.Inode))
+	_, err = d.client.Jobs().Queue(ctx, kind, run.Inode())
 	return err
 }
 
 // untilFiles waits until reached holds for every file of the run.
-func (d *demo) untilFiles(ctx context.Context, what string, reached func(*wire.Attr) bool) error {
+func (d *demo) untilFiles(ctx context.Context, what string, reached func(client.Attr) bool) error {
 	return until(ctx, what, 10*poll, func(ctx context.Context) (bool, error) {
 		files, bytes, err := d.files(ctx)
 		var done uint64
 		left := 0
 		for _, f := range files {
 			if reached(f.attr) {
-				done += f.attr.Size
+				done += uint64(f.attr.Size())
 			} else {
 				left++
 			}
@@ -107,7 +107,7 @@ func until(ctx context.Context, what string, every time.Duration, so func(contex
 func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 	d.cfg.Say("\n8. Everything is flushed to the bucket, and a mover in the middle of an upload is killed.")
 	start := time.Now()
-	if err := d.moveRun(ctx, wire.JobKind_JOB_KIND_FLUSH); err != nil {
+	if err := d.moveRun(ctx, client.JobFlush); err != nil {
 		return err
 	}
 	job, err := d.killMover(ctx)
@@ -116,11 +116,11 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 	}
 	part := float64(job.Done) / float64(job.Total)
 	d.cfg.Say("  SIGKILL to %s with %.0f%% of %s in the bucket", job.Holder, 100*part, path.Base(job.Subject))
-	if err := d.untilFiles(ctx, "flushed", func(a *wire.Attr) bool { return a.Clean }); err != nil {
+	if err := d.untilFiles(ctx, "flushed", func(a client.Attr) bool { return a.Clean() }); err != nil {
 		return err
 	}
 	wall := time.Since(start)
-	ended, err := d.client.Jobs().Get(ctx, moraine.JobID(job.Id))
+	ended, err := d.client.Jobs().Get(ctx, job.ID)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 	}
 	d.cfg.Say("  %s continued it; %.2f GiB flushed after %v", ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
 	d.claim("8", "a flush survives SIGKILL of the mover that uploads",
-		part >= middleFrom && part <= middleTo && ended.State == wire.JobState_JOB_STATE_DONE && ended.Holder != job.Holder && ended.Attempts > job.Attempts,
+		part >= middleFrom && part <= middleTo && ended.State == client.JobDone && ended.Holder != job.Holder && ended.Attempts > job.Attempts,
 		"%s killed at %.0f%% of a part, %s continued, %.2f GiB flushed in %v", job.Holder, 100*part, ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
 	if err := d.inTheBucket(ctx); err != nil {
 		return err
@@ -143,15 +143,15 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 
 // killMover waits for a flush that is in its middle, by the progress that its mover
 // reported, and kills that process. It returns the last seen state of the job.
-func (d *demo) killMover(ctx context.Context) (*wire.Job, error) {
-	var job *wire.Job
+func (d *demo) killMover(ctx context.Context) (client.Job, error) {
+	var job client.Job
 	err := until(ctx, "a flush in its middle", poll, func(ctx context.Context) (bool, error) {
 		for j, err := range d.client.Jobs().List(ctx, false) {
 			if err != nil {
 				return false, err
 			}
 			part := float64(j.Done) / float64(max(j.Total, 1))
-			if j.Kind == wire.JobKind_JOB_KIND_FLUSH && j.State == wire.JobState_JOB_STATE_RUNNING && part >= middleFrom && part <= middleTo {
+			if j.Kind == client.JobFlush && j.State == client.JobRunning && part >= middleFrom && part <= middleTo {
 				job = j
 				return true, d.cluster.Node(j.Holder).Kill()
 			}
@@ -236,7 +236,7 @@ func (d *demo) stepInBucket(ctx context.Context, s3 *minio.Client, step uint64) 
 		if err != nil {
 			return "", err
 		}
-		key := path.Join(runPath, link.Target, path.Base(partPath(int(step), rank)))
+		key := path.Join(runPath, link.Target(), path.Base(partPath(int(step), rank)))
 		err = readObject(ctx, s3, devcluster.LocalBucket, key, func(r io.Reader, size int64) error {
 			part, err := partSums(r, size, at)
 			sums = append(sums, part...)
@@ -292,10 +292,10 @@ func (d *demo) backFromTheBucket(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
-	if err := d.moveRun(ctx, wire.JobKind_JOB_KIND_EVICT); err != nil {
+	if err := d.moveRun(ctx, client.JobEvict); err != nil {
 		return err
 	}
-	if err := d.untilFiles(ctx, "evicted", func(a *wire.Attr) bool { return a.Evicted || a.Size == 0 }); err != nil {
+	if err := d.untilFiles(ctx, "evicted", func(a client.Attr) bool { return a.Evicted() || a.Size() == 0 }); err != nil {
 		return err
 	}
 	var after uint64
@@ -315,7 +315,7 @@ func (d *demo) backFromTheBucket(ctx context.Context) error {
 
 // held is how many bytes the chunkservers hold, by their devices' reports.
 func (d *demo) held(ctx context.Context) (uint64, error) {
-	resp, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return 0, err
 	}

@@ -110,7 +110,7 @@ func (m *Conn) SawTopology(version uint64) {
 	}
 }
 
-// Do makes one request under the current session; see client.Client.Meta.
+// Do makes one request under the current session; see raw.Client.Meta.
 func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	resp, _, err := m.DoIn(ctx, req)
 	return resp, err

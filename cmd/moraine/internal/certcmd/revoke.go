@@ -69,13 +69,13 @@ func revokeCerts(env *cli.Env, cmd *cobra.Command, o revokeOptions) error {
 	}
 	defer c.Close()
 	if o.list {
-		resp, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListRevoked{ListRevoked: &wire.ListRevoked{}}})
+		resp, err := c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListRevoked{ListRevoked: &wire.ListRevoked{}}})
 		if err != nil {
 			return err
 		}
 		return printRevoked(env, resp.GetRevoked().GetRevocations())
 	}
-	if _, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
+	if _, err := c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
 		return err
 	}
 	if env.Global.JSON {

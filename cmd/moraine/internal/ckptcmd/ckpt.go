@@ -58,7 +58,7 @@ func openCheckpoint(ctx context.Context, env *cli.Env, l cli.Location, s stepCho
 	}
 	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
 	if err != nil {
-		return nil, nil, errors.Join(noStepHint(cli.Named(err, l, uint64(run.ID())), l), c.Close())
+		return nil, nil, errors.Join(noStepHint(cli.Named(err, l, run.ID()), l), c.Close())
 	}
 	return k, c, nil
 }

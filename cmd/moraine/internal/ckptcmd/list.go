@@ -11,7 +11,6 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -31,19 +30,13 @@ type stepRow struct {
 	Reason    string    `json:"reason,omitempty"`
 }
 
-var stepStates = map[wire.StepState]string{
-	wire.StepState_STEP_STATE_OPEN: "open", wire.StepState_STEP_STATE_SEALED: "sealed",
-	wire.StepState_STEP_STATE_COMMITTED: "committed", wire.StepState_STEP_STATE_ABORTED: "aborted",
-	wire.StepState_STEP_STATE_DELETED: "deleted", wire.StepState_STEP_STATE_LOST: "lost",
-}
-
 func describeStep(s ckpt.StepInfo) stepRow {
 	row := stepRow{
-		Attempt: s.Attempt, Step: s.Step, State: stepStates[s.State], Level: s.Level.String(), Bytes: s.Bytes,
+		Attempt: s.Attempt, Step: s.Step, State: string(s.State), Level: s.Level.String(), Bytes: s.Bytes,
 		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: s.Path, Degraded: s.Degraded, Protects: s.Protects,
 		Missing: s.Missing, Reason: s.Reason,
 	}
-	if s.State == wire.StepState_STEP_STATE_COMMITTED || s.State == wire.StepState_STEP_STATE_LOST {
+	if s.State == ckpt.StepCommitted || s.State == ckpt.StepLost {
 		row.Committed = s.CommittedAt
 	}
 	return row
@@ -69,12 +62,12 @@ func newCkptListCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+			if !attr.IsDir() {
 				return fmt.Errorf("%s is a file: name a run, or a directory of runs", l)
 			}
-			steps, err := ckpt.ListSteps(cmd.Context(), c.Client, moraine.InodeID(attr.Inode), all)
+			steps, err := ckpt.ListSteps(cmd.Context(), c.Client, attr.Inode(), all)
 			if errors.Is(err, moraine.NotFound) {
-				return listRuns(cmd.Context(), env, c, moraine.InodeID(attr.Inode))
+				return listRuns(cmd.Context(), env, c, attr.Inode())
 			}
 			if err != nil {
 				return err

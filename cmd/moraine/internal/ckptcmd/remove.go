@@ -40,8 +40,8 @@ program is reading, and the last good checkpoint of the run.`,
 				return err
 			}
 			defer c.Close()
-			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
-				Key: key, Force: force}}})
+			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+				Key: keyToWire(key), Force: force}}})
 			if err != nil {
 				return cli.Named(err, l, key.Run)
 			}
@@ -62,15 +62,15 @@ program is reading, and the last good checkpoint of the run.`,
 // openStep connects to the cluster of the run that arg names, and resolves the
 // step of the flags. Attempt 0 means the attempt that RUN/step-N names. The
 // caller closes the connection.
-func openStep(cmd *cobra.Command, env *cli.Env, arg string, step uint64, attempt uint32) (c *cli.Connection, l cli.Location, key *wire.StepKey, err error) {
+func openStep(cmd *cobra.Command, env *cli.Env, arg string, step uint64, attempt uint32) (c *cli.Connection, l cli.Location, key client.StepKey, err error) {
 	if !cmd.Flags().Changed("step") {
-		return nil, l, nil, cli.UsageError("no step is named: give --step N")
+		return nil, l, key, cli.UsageError("no step is named: give --step N")
 	}
 	if l, err = cli.ParseRemote(arg); err != nil {
-		return nil, l, nil, err
+		return nil, l, key, err
 	}
 	if c, err = env.DialHosts(cmd.Context(), l.Hosts, client.Config{}); err != nil {
-		return nil, l, nil, err
+		return nil, l, key, err
 	}
 	defer func() {
 		if err != nil {
@@ -80,22 +80,26 @@ func openStep(cmd *cobra.Command, env *cli.Env, arg string, step uint64, attempt
 	}()
 	run, err := c.Stat(cmd.Context(), l.Path)
 	if err != nil {
-		return c, l, nil, cli.Named(err, l)
+		return c, l, key, cli.Named(err, l)
 	}
 	if attempt == 0 {
-		if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-			return c, l, nil, noStepHint(cli.Named(err, l, run.Inode), l)
+		if attempt, err = attemptOf(cmd.Context(), c, run.Inode(), step); err != nil {
+			return c, l, key, noStepHint(cli.Named(err, l, run.Inode()), l)
 		}
 	}
-	return c, l, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, nil
+	return c, l, client.StepKey{Run: run.Inode(), Attempt: attempt, Step: step}, nil
+}
+
+func keyToWire(k client.StepKey) *wire.StepKey {
+	return &wire.StepKey{Run: uint64(k.Run), Attempt: k.Attempt, Step: k.Step}
 }
 
 // attemptOf finds the attempt whose step RUN/step-N names. Of a lost step, the latest one.
-func attemptOf(ctx context.Context, c *cli.Connection, run, step uint64) (attempt uint32, err error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
-		Run: run, Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
+func attemptOf(ctx context.Context, c *cli.Connection, run moraine.InodeID, step uint64) (attempt uint32, err error) {
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+		Run: uint64(run), Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
 	if errors.Is(err, moraine.Lost) || errors.Is(err, moraine.NotFound) {
-		steps, listErr := ckpt.ListSteps(ctx, c.Client, moraine.InodeID(run), false)
+		steps, listErr := ckpt.ListSteps(ctx, c.Client, run, false)
 		for _, s := range steps {
 			if s.Step == step {
 				attempt = max(attempt, s.Attempt)

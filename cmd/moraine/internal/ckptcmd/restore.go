@@ -16,7 +16,6 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/filecmd"
 	"github.com/morainefs/moraine/internal/crc"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 func newCkptRestoreCommand(env *cli.Env) *cobra.Command {
@@ -73,7 +72,7 @@ func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, 
 		defer k.Close()
 	}
 	if err != nil {
-		return noStepHint(cli.Named(err, l, uint64(run.ID())), l)
+		return noStepHint(cli.Named(err, l, run.ID()), l)
 	}
 	if !choice.given {
 		if err := warnOfLost(ctx, env, c, run, l, k.Info); err != nil {
@@ -92,7 +91,7 @@ func warnOfLost(ctx context.Context, env *cli.Env, c *cli.Connection, run *ckpt.
 	steps, err := ckpt.ListSteps(ctx, c.Client, run.ID(), false)
 	for _, s := range steps {
 		newer := s.Attempt > latest.Attempt || s.Attempt == latest.Attempt && s.Step > latest.Step
-		if newer && s.State == wire.StepState_STEP_STATE_LOST {
+		if newer && s.State == ckpt.StepLost {
 			fmt.Fprintf(env.Err, "step %d of %s is newer and lost: %s\n", s.Step, l, cli.Visible(s.Reason))
 		}
 	}

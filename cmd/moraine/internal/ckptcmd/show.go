@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
@@ -42,13 +43,13 @@ is committed again when the lost bytes return.`,
 	return cmd
 }
 
-func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.StepKey) error {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: key}}})
+func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key client.StepKey) error {
+	s, err := ckpt.GetStep(ctx, c.Client, key)
 	if err != nil {
 		return err
 	}
-	show := shownStep{stepRow: describeStep(ckpt.Describe(resp.GetStep().GetStep())), Lost: []view.LostRow{}}
-	if resp.GetStep().GetStep().GetState() == wire.StepState_STEP_STATE_LOST {
+	show := shownStep{stepRow: describeStep(s), Lost: []view.LostRow{}}
+	if s.State == ckpt.StepLost {
 		if show.Lost, err = stepLost(ctx, c, key); err != nil {
 			return err
 		}
@@ -67,10 +68,10 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.St
 }
 
 // stepLost lists the files of a checkpoint that have lost bytes.
-func stepLost(ctx context.Context, c *cli.Connection, key *wire.StepKey) ([]view.LostRow, error) {
+func stepLost(ctx context.Context, c *cli.Connection, key client.StepKey) ([]view.LostRow, error) {
 	rows := []view.LostRow{}
 	for after := ""; ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: key, AfterName: after}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: keyToWire(key), AfterName: after}}})
 		if err != nil {
 			return nil, fmt.Errorf("lost files: %w", err)
 		}

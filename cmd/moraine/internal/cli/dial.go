@@ -36,7 +36,7 @@ func (env *Env) ClusterAt(ctx context.Context, hosts string) (moraine.UUID, erro
 		return moraine.UUID{}, err
 	}
 	defer c.Close()
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return moraine.UUID{}, err
 	}

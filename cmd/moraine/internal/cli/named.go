@@ -10,7 +10,7 @@ import (
 // metadata's names of the same object: its path within the cluster, its name,
 // and the inode ids. It does not change an error that is not a chain of
 // *moraine.Error.
-func Named(err error, l Location, ids ...uint64) error {
+func Named(err error, l Location, ids ...moraine.InodeID) error {
 	e, ok := err.(*moraine.Error)
 	if !ok || !l.Remote {
 		return err
@@ -20,7 +20,7 @@ func Named(err error, l Location, ids ...uint64) error {
 		renamed.Ref = l.String()
 	}
 	for _, id := range ids {
-		if id != 0 && e.Ref == moraine.InodeID(id).String() {
+		if id != 0 && e.Ref == id.String() {
 			renamed.Ref = l.String()
 		}
 	}

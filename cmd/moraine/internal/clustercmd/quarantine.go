@@ -40,7 +40,7 @@ sends one every few minutes, any device within an hour.`,
 func listQuarantine(ctx context.Context, env *cli.Env, c *cli.Connection) error {
 	rows := []quarantineRow{}
 	for after := (&wire.ListQuarantine{}); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuarantine{ListQuarantine: after}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuarantine{ListQuarantine: after}})
 		if err != nil {
 			return err
 		}

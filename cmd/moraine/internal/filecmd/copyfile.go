@@ -48,7 +48,7 @@ func (c *copier) mode(ctx context.Context, from cli.Location) (fs.FileMode, erro
 		if err != nil {
 			return 0, cli.Named(err, from)
 		}
-		mode = fs.FileMode(attr.GetMode()) & fs.ModePerm
+		mode = fs.FileMode(attr.Mode()) & fs.ModePerm
 	} else if st, err := os.Stat(from.Path); err != nil {
 		return 0, err
 	} else if st.Mode().IsRegular() {
@@ -132,7 +132,7 @@ func (c *copier) copyIn(ctx context.Context, from, to cli.Location, mode fs.File
 		return err
 	}
 	what := "durable"
-	if done.Level = moraine.Level(result.Attr.GetLevel()).String(); result.Attr.GetLevel() == uint32(moraine.Memory) {
+	if done.Level = result.Attr.Level().String(); result.Attr.Level() == moraine.Memory {
 		what = "in memory"
 	}
 	if done.Bytes > 0 {

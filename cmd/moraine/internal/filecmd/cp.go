@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 )
@@ -139,7 +139,7 @@ func (c *copier) isDir(ctx context.Context, l cli.Location) (bool, error) {
 	if errors.Is(err, moraine.NotFound) {
 		return false, nil
 	}
-	return err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY, err
+	return err == nil && attr.IsDir(), err
 }
 
 // copy copies a file, or starts the copies of a tree.
@@ -180,17 +180,17 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 	if err != nil {
 		return false, err
 	}
-	id := moraine.JobID(j.Id)
+	id := j.ID
 	if j, err = conn.Jobs().Wait(ctx, id, nil); err != nil {
 		return false, fmt.Errorf("%w; the clone continues (moraine job wait %s, moraine job cancel %s)", err, id, id)
 	}
-	if j.State != wire.JobState_JOB_STATE_DONE {
+	if j.State != client.JobDone {
 		return false, fmt.Errorf("cannot clone %s to %s: %s", from, to, j.Error)
 	}
 	done := copied{From: from.String(), To: to.String()}
 	if attr, err := conn.Stat(ctx, to.Path); err == nil {
-		if u, err := conn.Quotas().Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
-			done.Bytes = int64(u.Usage.GetBytes())
+		if u, err := conn.Quotas().Usage(ctx, attr.Inode()); err == nil {
+			done.Bytes = int64(u.Usage.Bytes)
 		}
 	}
 	return true, c.say(done)

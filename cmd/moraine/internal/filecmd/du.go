@@ -8,7 +8,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -63,21 +62,21 @@ func (u *treeUsage) add(ctx context.Context, c *cli.Connection, p string) error 
 	if err != nil {
 		return err
 	}
-	u.count(attr.Type == wire.FileType_FILE_TYPE_DIRECTORY, attr.Size)
-	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+	u.count(attr.IsDir(), uint64(attr.Size()))
+	if !attr.IsDir() {
 		return nil
 	}
 	for e, err := range c.ReadDir(ctx, p) {
 		if err != nil {
 			return err
 		}
-		if e.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+		if e.Attr.IsDir() {
 			if err := u.add(ctx, c, path.Join(p, e.Name)); err != nil {
 				return err
 			}
 			continue
 		}
-		u.count(false, e.Attr.Size)
+		u.count(false, uint64(e.Attr.Size()))
 	}
 	return nil
 }

@@ -11,9 +11,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // entry is one file or directory, as `ls` and `stat` print it.
@@ -36,21 +34,21 @@ type entry struct {
 	Target     string    `json:"target,omitempty"`
 }
 
-func describeAttr(p string, a *wire.Attr) entry {
+func describeAttr(p string, a client.Attr) entry {
 	e := entry{
-		Path: p, Size: a.Size, UID: a.Uid, GID: a.Gid, Modified: time.Unix(0, a.Mtime),
-		Inode: moraine.InodeID(a.Inode).String(), Generation: a.Generation, Degraded: a.Degraded,
-		Stored: a.Stored, Links: a.Nlink, Target: a.Target, Clean: a.Clean, Evicted: a.Evicted,
+		Path: p, Size: uint64(a.Size()), UID: a.UID(), GID: a.GID(), Modified: a.ModTime(),
+		Inode: a.Inode().String(), Generation: uint64(a.Generation()), Degraded: a.Degraded(),
+		Stored: uint64(a.Stored()), Links: a.Nlink(), Target: a.Target(), Clean: a.Clean(), Evicted: a.Evicted(),
 	}
-	mode := fs.FileMode(a.Mode & 0o777)
-	switch a.Type {
-	case wire.FileType_FILE_TYPE_DIRECTORY:
+	mode := fs.FileMode(a.Mode() & 0o777)
+	switch a.Type() {
+	case client.TypeDirectory:
 		e.Type, mode = "directory", mode|fs.ModeDir
-	case wire.FileType_FILE_TYPE_SYMLINK:
+	case client.TypeSymlink:
 		e.Type, mode = "symlink", mode|fs.ModeSymlink
 	default:
-		e.Type, e.Level = "file", moraine.Level(a.Level).String()
-		if client.IsLost(a) {
+		e.Type, e.Level = "file", a.Level().String()
+		if a.IsLost() {
 			e.Level = "lost"
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"testing"
 
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -16,14 +15,13 @@ func TestModesAsLsWritesThem(t *testing.T) {
 }
 
 func TestWhereAFileIsKeptIsSaidInWords(t *testing.T) {
-	for want, a := range map[string]*wire.Attr{
+	for want, e := range map[string]entry{
 		"nowhere: it is empty":                                        {},
 		"on the chunkservers":                                         {Size: 10, Stored: 10},
 		"on the chunkservers and in the object tier":                  {Size: 10, Stored: 10, Clean: true},
 		"in the object tier (evicted from the chunkservers)":          {Size: 10, Clean: true, Evicted: true},
 		"on the chunkservers, and some of it only in the object tier": {Size: 10, Stored: 10, Evicted: true},
 	} {
-		e := describeAttr("p", a)
 		require.Equal(t, want, e.kept())
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -43,7 +42,7 @@ func listDir(ctx context.Context, c *cli.Connection, l cli.Location) ([]entry, e
 	if err != nil {
 		return nil, err
 	}
-	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+	if !attr.IsDir() {
 		return []entry{describeAttr(l.String(), attr)}, nil
 	}
 	var entries []entry

@@ -6,7 +6,6 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -37,7 +36,7 @@ func newMvCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			target := to.Path
-			if attr, err := c.Stat(cmd.Context(), to.Path); err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+			if attr, err := c.Stat(cmd.Context(), to.Path); err == nil && attr.IsDir() {
 				target = path.Join(to.Path, path.Base(from.Path))
 			} else if to.Dir {
 				return fmt.Errorf("%s is not a directory", to)

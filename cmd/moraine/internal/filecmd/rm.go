@@ -7,7 +7,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -48,7 +47,7 @@ func removeOne(ctx context.Context, c *cli.Connection, l cli.Location, recursive
 	if recursive {
 		return c.RemoveAllWith(ctx, l.Path, opts)
 	}
-	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+	if attr.IsDir() {
 		return cli.UsageError("rm: %s is a directory: give -r to remove it with all its contents", l)
 	}
 	return c.Remove(ctx, l.Path)

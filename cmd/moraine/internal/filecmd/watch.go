@@ -7,7 +7,6 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -21,9 +20,8 @@ type watchInfo struct {
 	Time    time.Time        `json:"time"`
 }
 
-var typeNames = map[wire.FileType]string{
-	wire.FileType_FILE_TYPE_REGULAR: "file", wire.FileType_FILE_TYPE_DIRECTORY: "directory",
-	wire.FileType_FILE_TYPE_SYMLINK: "symlink",
+var typeNames = map[client.FileType]string{
+	client.TypeRegular: "file", client.TypeDirectory: "directory", client.TypeSymlink: "symlink",
 }
 
 func newWatchCommand(env *cli.Env) *cobra.Command {

@@ -149,7 +149,7 @@ Exit codes:
 func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, path string) error {
 	start := time.Now()
 	var bar *cli.Bar
-	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Meta, Chunks: c.Pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Raw().Meta, Chunks: c.Pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
 		if bar == nil {
 			bar = env.StartBar("chunks", 0)
 			bar.Plain()

@@ -57,7 +57,7 @@ func awaitObjects(ctx context.Context, env *cli.Env, c *cli.Connection) (reply *
 	check := uint64(0)
 	for tries := 0; ; {
 		begin := check == 0
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckObjects{CheckObjects: &wire.CheckObjects{Start: begin}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckObjects{CheckObjects: &wire.CheckObjects{Start: begin}}})
 		if err != nil {
 			return nil, err
 		}

@@ -164,7 +164,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 		Short: "List all devices",
 		Args:  cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
-			resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+			resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
 			if err != nil {
 				return err
 			}
@@ -236,7 +236,7 @@ gives up the chunks that stripes still have on it.`,
 			if reason == "" {
 				reason = fmt.Sprintf("set %s by hand", args[1])
 			}
-			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
 				SetDeviceState: &wire.SetDeviceState{Device: uint32(id), State: state, Reason: reason, AcceptLoss: acceptLoss}}})
 			return err
 		},

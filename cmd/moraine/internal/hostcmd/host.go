@@ -76,7 +76,7 @@ host's chunkserver.`,
 }
 
 func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState) error {
-	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: set}})
+	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: set}})
 	return err
 }
 
@@ -225,7 +225,7 @@ command again: the check continues from there.`,
 				return err
 			}
 			defer c.Close()
-			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
+			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
 				Host: args[0], Millis: uint64(length.Milliseconds()), Reason: reason, Force: force}}})
 			return err
 		},

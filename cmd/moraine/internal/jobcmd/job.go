@@ -10,9 +10,8 @@ import (
 	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -29,38 +28,9 @@ type jobInfo struct {
 	Error    string `json:"error,omitempty"`
 }
 
-var (
-	jobKinds = map[wire.JobKind]string{
-		wire.JobKind_JOB_KIND_REPAIR:        "repair",
-		wire.JobKind_JOB_KIND_COMMIT_STEP:   "commit-step",
-		wire.JobKind_JOB_KIND_REMOVE_TREE:   "remove-tree",
-		wire.JobKind_JOB_KIND_SCAN_DEVICE:   "scan-device",
-		wire.JobKind_JOB_KIND_DROP_TABLES:   "drop-tables",
-		wire.JobKind_JOB_KIND_FLUSH:         "flush",
-		wire.JobKind_JOB_KIND_STAGE:         "stage",
-		wire.JobKind_JOB_KIND_EVICT:         "evict",
-		wire.JobKind_JOB_KIND_DELETE_OBJECT: "delete-object",
-		wire.JobKind_JOB_KIND_MOVE_TREE:     "move-tree",
-		wire.JobKind_JOB_KIND_RECOUNT:       "recount",
-		wire.JobKind_JOB_KIND_CLONE_TREE:    "clone-tree",
-		wire.JobKind_JOB_KIND_CONCAT:        "concat",
-		wire.JobKind_JOB_KIND_REBALANCE:     "rebalance",
-		wire.JobKind_JOB_KIND_REWRITE:       "rewrite",
-		wire.JobKind_JOB_KIND_UNSPECIFIED:   "unknown",
-	}
-	jobStates = map[wire.JobState]string{
-		wire.JobState_JOB_STATE_PENDING:     "pending",
-		wire.JobState_JOB_STATE_RUNNING:     "running",
-		wire.JobState_JOB_STATE_DONE:        "done",
-		wire.JobState_JOB_STATE_FAILED:      "failed",
-		wire.JobState_JOB_STATE_CANCELED:    "canceled",
-		wire.JobState_JOB_STATE_UNSPECIFIED: "unknown",
-	}
-)
-
-func describeJob(j *wire.Job) jobInfo {
+func describeJob(j client.Job) jobInfo {
 	return jobInfo{
-		ID: moraine.JobID(j.Id).String(), Kind: jobKinds[j.Kind], State: jobStates[j.State], Subject: j.Subject,
+		ID: j.ID.String(), Kind: string(j.Kind), State: string(j.State), Subject: j.Subject,
 		Holder: j.Holder, Done: j.Done, Total: j.Total, Attempts: j.Attempts, Error: j.Error,
 	}
 }
@@ -81,19 +51,11 @@ func newJobListCommand(env *cli.Env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
 			var jobs []jobInfo
-			for req := (&wire.ListJobs{Limit: 1000, Ended: all}); ; {
-				resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: req}})
+			for j, err := range c.Jobs().List(ctx, all) {
 				if err != nil {
 					return err
 				}
-				page := resp.GetJobs()
-				for _, j := range page.Jobs {
-					jobs = append(jobs, describeJob(j))
-					req.After = j.Id
-				}
-				if !page.More || len(page.Jobs) == 0 {
-					break
-				}
+				jobs = append(jobs, describeJob(j))
 			}
 			return cli.List(env, jobs, table.Row{"id", "kind", "state", "what", "done", "by", "error"}, func(j jobInfo) table.Row {
 				done := ""

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
@@ -24,22 +25,30 @@ var errNoTier = errors.New("no host of this cluster has a bucket: give chunkserv
 // move is one of the commands that move files between tiers.
 type move struct {
 	name, short, long string
-	kind              wire.JobKind
+	kind              client.JobKind
 	// reached reports whether a file is where the move brings it.
-	reached func(a *wire.Attr) bool
+	reached func(a whereabouts) bool
+}
+
+// whereabouts is what a move looks at in the attributes of a file.
+type whereabouts interface {
+	Size() int64
+	Stored() int64
+	Clean() bool
+	Evicted() bool
 }
 
 var moves = []move{
 	{"flush", "Copy files to the object tier", `Queue the upload of files to the bucket, and of all files below directories. Chunkservers
 still serve a flushed file; see "moraine evict".`,
-		wire.JobKind_JOB_KIND_FLUSH, func(a *wire.Attr) bool { return a.Clean }},
+		client.JobFlush, func(a whereabouts) bool { return a.Clean() }},
 	{"stage", "Bring evicted files back from the object tier", `Queue the download of files that are only in the bucket to the chunkservers, and of all such
 files below directories.`,
-		wire.JobKind_JOB_KIND_STAGE, func(a *wire.Attr) bool { return !a.Evicted }},
+		client.JobStage, func(a whereabouts) bool { return !a.Evicted() }},
 	{"evict", "Drop the local bytes of files that are in the object tier", `Queue the eviction of files, and of all files below directories. Once the bucket has
 confirmed that it has a file's current content, the chunkservers free its bytes. The
 command does not touch a file that is not flushed.`,
-		wire.JobKind_JOB_KIND_EVICT, func(a *wire.Attr) bool { return a.Evicted || a.Size == 0 || a.Stored == 0 }},
+		client.JobEvict, func(a whereabouts) bool { return a.Evicted() || a.Size() == 0 || a.Stored() == 0 }},
 }
 
 func moveCommands(env *cli.Env) []*cobra.Command {
@@ -68,9 +77,9 @@ func moveAll(ctx context.Context, env *cli.Env, m move, args []string, wait bool
 		if err != nil {
 			return err
 		}
-		jobs, err := c.Jobs().Queue(ctx, m.kind, moraine.InodeID(attr.Inode))
+		jobs, err := c.Jobs().Queue(ctx, m.kind, attr.Inode())
 		if err != nil {
-			return cli.Named(err, l, attr.Inode)
+			return cli.Named(err, l, attr.Inode())
 		}
 		if !wait {
 			return sayQueued(env, m, l, jobs)
@@ -86,15 +95,15 @@ func moveAll(ctx context.Context, env *cli.Env, m move, args []string, wait bool
 
 // sayQueued prints the jobs that were made for a path. It also prints why there is none
 // where nothing is to do, or nothing can be done.
-func sayQueued(env *cli.Env, m move, l cli.Location, jobs []*wire.Job) error {
-	var made []*wire.Job
+func sayQueued(env *cli.Env, m move, l cli.Location, jobs []client.Job) error {
+	var made []client.Job
 	var failed []error
 	for _, j := range jobs {
 		switch {
-		case j.Id != 0:
+		case j.ID != 0:
 			made = append(made, j)
-		case j.State == wire.JobState_JOB_STATE_FAILED:
-			failed = append(failed, fmt.Errorf("%s of %s %s: %s", m.name, l, jobStates[j.State], j.Error))
+		case j.State == client.JobFailed:
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", m.name, l, j.State, j.Error))
 		default:
 			env.Note("%s: nothing to %s", l, m.name)
 		}
@@ -105,7 +114,7 @@ func sayQueued(env *cli.Env, m move, l cli.Location, jobs []*wire.Job) error {
 	return errors.Join(failed...)
 }
 
-func printJobs(env *cli.Env, jobs []*wire.Job) error {
+func printJobs(env *cli.Env, jobs []client.Job) error {
 	infos := make([]jobInfo, len(jobs))
 	for i, j := range jobs {
 		infos[i] = describeJob(j)
@@ -137,16 +146,16 @@ func newJobWaitCommand(env *cli.Env) *cobra.Command {
 			for i, arg := range args {
 				id := ids[i]
 				bar := env.StartBar("job "+arg, 0)
-				j, err := c.Jobs().Wait(cmd.Context(), id, func(j *wire.Job) { bar.SetTotal(int64(j.Total)); bar.SetDone(int64(j.Done)) })
+				j, err := c.Jobs().Wait(cmd.Context(), id, func(j client.Job) { bar.SetTotal(int64(j.Total)); bar.SetDone(int64(j.Done)) })
 				bar.Finish(err)
 				if err != nil {
 					return err
 				}
-				if err := printJobs(env, []*wire.Job{j}); err != nil {
+				if err := printJobs(env, []client.Job{j}); err != nil {
 					return err
 				}
-				if j.State != wire.JobState_JOB_STATE_DONE {
-					failed = append(failed, fmt.Errorf("job %s %s: %s", arg, jobStates[j.State], j.Error))
+				if j.State != client.JobDone {
+					failed = append(failed, fmt.Errorf("job %s %s: %s", arg, j.State, j.Error))
 				}
 			}
 			return errors.Join(failed...)
@@ -228,11 +237,11 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 		Short: "Show what is in the bucket, and which jobs are under way",
 		Args:  cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
-			t, err := c.Tier(ctx)
+			resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
 			if err != nil {
 				return err
 			}
-			return printTier(env, describeTier(t))
+			return printTier(env, describeTier(resp.GetTier()))
 		}),
 	})
 	return cmd

@@ -12,7 +12,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -40,7 +39,7 @@ type waiting struct {
 	c    *cli.Connection
 	move move
 	path string // of a file or a directory, not of a link to it
-	jobs []*wire.Job
+	jobs []client.Job
 	said map[string]bool // failures
 }
 
@@ -53,7 +52,7 @@ type moveProgress struct {
 
 // waitMove waits until the jobs of a path have ended, and then prints the result. It also
 // waits for the jobs that they made: a directory has one for each file.
-func waitMove(ctx context.Context, env *cli.Env, c *cli.Connection, m move, root cli.Location, jobs []*wire.Job) error {
+func waitMove(ctx context.Context, env *cli.Env, c *cli.Connection, m move, root cli.Location, jobs []client.Job) error {
 	real, err := resolve(ctx, c, root.Path)
 	if err != nil {
 		return err
@@ -104,32 +103,32 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 // look reads the state of every file. It lists jobs first, so the files show what a job has
 // done since then.
 func (w *waiting) look(ctx context.Context, bar *cli.Bar) (p moveProgress, err error) {
-	live := map[uint64]*wire.Job{} // by inode
+	live := map[moraine.InodeID]client.Job{} // by inode
 	for j, err := range w.c.Jobs().List(ctx, false) {
 		if err != nil {
 			return p, err
 		}
-		if j.Kind == w.move.kind || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.Moves == w.move.kind {
+		if j.Kind == w.move.kind || j.Kind == client.JobMoveTree && j.Moves == w.move.kind {
 			live[j.Inode] = j
 		}
 	}
-	err = w.c.Walk(ctx, w.path, func(_ string, at *wire.Attr) error {
-		job, moving := live[at.Inode]
+	err = w.c.Walk(ctx, w.path, func(_ string, at client.Attr) error {
+		job, moving := live[at.Inode()]
 		w.complain(bar, job)
 		switch {
-		case at.Type == wire.FileType_FILE_TYPE_DIRECTORY:
+		case at.IsDir():
 			p.busy = p.busy || moving
-		case at.Type != wire.FileType_FILE_TYPE_REGULAR:
+		case !at.IsRegular():
 		case w.move.reached(at):
 			p.Files++
-			p.Bytes += at.Size
-			p.total += at.Size
-			p.done += at.Size
+			p.Bytes += uint64(at.Size())
+			p.total += uint64(at.Size())
+			p.done += uint64(at.Size())
 		default:
 			p.Left++
-			p.total += at.Size
-			p.done += min(job.GetDone(), at.Size)
-			p.busy = p.busy || moving && !client.Blocked(job)
+			p.total += uint64(at.Size())
+			p.done += min(job.Done, uint64(at.Size()))
+			p.busy = p.busy || moving && !job.Blocked()
 		}
 		return nil
 	})
@@ -137,29 +136,29 @@ func (w *waiting) look(ctx context.Context, bar *cli.Bar) (p moveProgress, err e
 }
 
 // complain reports, once, why a job is tried again.
-func (w *waiting) complain(bar *cli.Bar, j *wire.Job) {
-	if j.GetError() == "" || w.said[j.Error] {
+func (w *waiting) complain(bar *cli.Bar, j client.Job) {
+	if j.Error == "" || w.said[j.Error] {
 		return
 	}
 	w.said[j.Error] = true
-	bar.Log(w.Err, fmt.Sprintf("moraine: %s of %s is tried again: %s", jobKinds[j.Kind], j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
+	bar.Log(w.Err, fmt.Sprintf("moraine: %s of %s is tried again: %s", j.Kind, j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
 }
 
 // failures lists the first queued jobs that did not succeed.
 func (w *waiting) failures(ctx context.Context) (failed []error) {
 	for _, j := range w.jobs {
 		ended, err := j, error(nil)
-		if j.Id != 0 { // a job without a number ended at once
-			ended, err = w.c.Jobs().Get(ctx, moraine.JobID(j.Id))
+		if j.ID != 0 { // a job without a number ended at once
+			ended, err = w.c.Jobs().Get(ctx, j.ID)
 		}
 		switch {
 		case errors.Is(err, moraine.NotFound): // ended long ago
 		case err != nil:
 			failed = append(failed, err)
-		case client.Blocked(ended):
+		case ended.Blocked():
 			failed = append(failed, fmt.Errorf("%s of %s waits for an administrator: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), ended.Error))
-		case ended.State == wire.JobState_JOB_STATE_FAILED || ended.State == wire.JobState_JOB_STATE_CANCELED:
-			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), jobStates[ended.State], ended.Error))
+		case ended.State == client.JobFailed || ended.State == client.JobCanceled:
+			failed = append(failed, fmt.Errorf("%s of %s %s: %s", w.move.name, cmp.Or(ended.Subject, path.Base(w.path)), ended.State, ended.Error))
 		}
 	}
 	return failed
@@ -169,11 +168,11 @@ func (w *waiting) failures(ctx context.Context) (failed []error) {
 func resolve(ctx context.Context, c *cli.Connection, p string) (string, error) {
 	for range maxLinks {
 		a, err := c.Lstat(ctx, p)
-		if err != nil || a.Type != wire.FileType_FILE_TYPE_SYMLINK {
+		if err != nil || !a.IsSymlink() {
 			return p, err
 		}
-		if p = path.Join(path.Dir(p), a.Target); path.IsAbs(a.Target) {
-			p = path.Clean(a.Target)
+		if p = path.Join(path.Dir(p), a.Target()); path.IsAbs(a.Target()) {
+			p = path.Clean(a.Target())
 		}
 	}
 	return "", &moraine.Error{Op: "resolve", Ref: p, Kind: moraine.InvalidArgument, Err: errors.New("too many symbolic links")}

@@ -40,7 +40,7 @@ func setRebalance(ctx context.Context, env *cli.Env, op *wire.SetRebalance) erro
 		return err
 	}
 	defer c.Close()
-	_, err = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: op}})
+	_, err = c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: op}})
 	return err
 }
 

@@ -104,7 +104,7 @@ func newScrubStartCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: req}})
+			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: req}})
 			return err
 		},
 	}

@@ -127,7 +127,7 @@ func WriteBackup(ctx context.Context, env *cli.Env, c *cli.Connection, f io.Writ
 		}
 	}()
 	for {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}})
 		if err != nil {
 			return info, err
 		}
@@ -160,5 +160,5 @@ func WriteBackup(ctx context.Context, env *cli.Env, c *cli.Connection, f io.Writ
 func endBackup(ctx context.Context, c *cli.Connection, id uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_, _ = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, End: true}}})
+	_, _ = c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, End: true}}})
 }

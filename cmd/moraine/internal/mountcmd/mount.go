@@ -22,7 +22,6 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/transport"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -200,10 +199,10 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 	if err != nil {
 		return err
 	}
-	if root.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+	if !root.IsDir() {
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
-	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
+	m, err := fuse.New(fuse.Config{Dir: dir, Root: root.Inode(), Name: loc.String(), AllowOther: o.allowOther,
 		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience},
 		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics})
 	if err != nil {

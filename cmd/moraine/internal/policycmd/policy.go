@@ -7,8 +7,8 @@ package policycmd
 import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -47,7 +47,7 @@ removes a part.`,
 			change, err := policyChange(cmd.Flags().Changed("flush"), flush, cmd.Flags().Changed("scheme"), scheme)
 			if cmd.Flags().Changed("foreign") {
 				if !cmd.Flags().Changed("flush") && !cmd.Flags().Changed("scheme") {
-					change, err = func(*wire.Policy) {}, nil
+					change, err = func(*client.Policy) {}, nil
 				}
 				if _, known := foreignPolicies[foreign]; !known {
 					err = cli.UsageError("--foreign %q: write refuse, overwrite or inherit", foreign)
@@ -61,23 +61,20 @@ removes a part.`,
 				if err != nil {
 					return err
 				}
-				if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+				if !attr.IsDir() {
 					return cli.UsageError("policy set: %s is not a directory: set the policy of its "+
 						"directory", l)
 				}
-				now, err := c.Policies().Get(cmd.Context(), moraine.InodeID(attr.Inode))
+				now, err := c.Policies().Get(cmd.Context(), attr.Inode())
 				if err != nil {
 					return err
 				}
-				own := now.GetOwn()
-				if own == nil {
-					own = &wire.Policy{}
-				}
-				change(own)
+				own := now.Own
+				change(&own)
 				if cmd.Flags().Changed("foreign") {
 					own.Foreign = foreignPolicies[foreign]
 				}
-				return cli.Named(c.Policies().Set(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
+				return cli.Named(c.Policies().Set(cmd.Context(), attr.Inode(), own), l, attr.Inode())
 			})
 		},
 	}
@@ -90,13 +87,13 @@ removes a part.`,
 }
 
 // policyChange returns what flags change of a policy.
-func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
+func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*client.Policy), error) {
 	if !flushGiven && !schemeGiven {
 		return nil, cli.UsageError("policy set: no change is given: give --flush, --scheme or --foreign " +
 			"(\"inherit\" removes one)")
 	}
-	var when wire.FlushPolicy
-	var how *wire.Scheme
+	var when client.FlushPolicy
+	var how moraine.Scheme
 	if flushGiven {
 		found := false
 		for value, name := range flushPolicies {
@@ -116,9 +113,9 @@ func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string
 		if err != nil {
 			return nil, err
 		}
-		how = &wire.Scheme{K: uint32(cfg.Scheme.K), M: uint32(cfg.Scheme.M)}
+		how = cfg.Scheme
 	}
-	return func(p *wire.Policy) {
+	return func(p *client.Policy) {
 		if flushGiven {
 			p.Flush = when
 		}
@@ -140,7 +137,7 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				p, err := c.Policies().Get(cmd.Context(), moraine.InodeID(attr.Inode))
+				p, err := c.Policies().Get(cmd.Context(), attr.Inode())
 				if err != nil {
 					return err
 				}
@@ -157,30 +154,30 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-func describePolicy(path string, p *wire.PolicyReply) policyInfo {
-	e := p.GetEffective()
+func describePolicy(path string, p client.InodePolicy) policyInfo {
+	e := p.Effective
 	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse",
-		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil || p.GetOwn().GetForeign() != 0}
-	if e.GetForeign() == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		Own: p.Own != (client.Policy{})}
+	if e.Foreign == client.ForeignOverwrite {
 		info.Foreign = "overwrite"
 	}
-	if e.GetFlush() != wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED {
-		info.Flush = flushPolicies[e.GetFlush()]
+	if e.Flush != client.FlushInherit {
+		info.Flush = flushPolicies[e.Flush]
 	}
-	if s := e.GetScheme(); s != nil {
-		info.Scheme = moraine.Scheme{K: uint8(s.K), M: uint8(s.M)}.String()
+	if e.Scheme.K != 0 {
+		info.Scheme = e.Scheme.String()
 	}
 	return info
 }
 
-var foreignPolicies = map[string]wire.ForeignPolicy{
-	"inherit":   wire.ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED,
-	"refuse":    wire.ForeignPolicy_FOREIGN_POLICY_REFUSE,
-	"overwrite": wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE,
+var foreignPolicies = map[string]client.ForeignPolicy{
+	"inherit":   client.ForeignInherit,
+	"refuse":    client.ForeignRefuse,
+	"overwrite": client.ForeignOverwrite,
 }
 
-var flushPolicies = map[wire.FlushPolicy]string{
-	wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED: "inherit",
-	wire.FlushPolicy_FLUSH_POLICY_NEVER:       "never",
-	wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT:   "on-commit",
+var flushPolicies = map[client.FlushPolicy]string{
+	client.FlushInherit:  "inherit",
+	client.FlushNever:    "never",
+	client.FlushOnCommit: "on-commit",
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 // quotaInfo is what `quota ls` prints of a directory.
@@ -84,7 +84,7 @@ quota below the current use nothing can grow until enough is removed.`,
 				if files == nil {
 					files = &own.QuotaInodes
 				}
-				return cli.Named(c.Quotas().Set(ctx, dir, *bytes, *files), l, uint64(dir))
+				return cli.Named(c.Quotas().Set(ctx, dir, *bytes, *files), l, dir)
 			})
 		},
 	}
@@ -123,16 +123,16 @@ func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 }
 
 // ownQuota returns a directory and the quota that it has itself.
-func ownQuota(ctx context.Context, c *cli.Connection, l cli.Location) (moraine.InodeID, *wire.Usage, error) {
+func ownQuota(ctx context.Context, c *cli.Connection, l cli.Location) (moraine.InodeID, client.Usage, error) {
 	attr, err := c.Stat(ctx, l.Path)
 	if err != nil {
-		return 0, nil, err
+		return 0, client.Usage{}, err
 	}
-	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return 0, nil, cli.UsageError("quota: %s is not a directory: name a directory above it", l)
+	if !attr.IsDir() {
+		return 0, client.Usage{}, cli.UsageError("quota: %s is not a directory: name a directory above it", l)
 	}
-	u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
-	return moraine.InodeID(attr.Inode), u.GetUsage(), err
+	u, err := c.Quotas().Usage(ctx, attr.Inode())
+	return attr.Inode(), u.Usage, err
 }
 
 func newQuotaGetCommand(env *cli.Env) *cobra.Command {
@@ -147,7 +147,7 @@ func newQuotaGetCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				u, err := c.Quotas().Usage(cmd.Context(), moraine.InodeID(attr.Inode))
+				u, err := c.Quotas().Usage(cmd.Context(), attr.Inode())
 				if err != nil {
 					return err
 				}
@@ -170,7 +170,7 @@ func newQuotaGetCommand(env *cli.Env) *cobra.Command {
 // unbounded is the service's answer where no quota applies.
 const unbounded = 1 << 62
 
-func describeRoom(path string, u *wire.UsageReply) roomInfo {
+func describeRoom(path string, u client.Space) roomInfo {
 	i := roomInfo{Path: path, Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Limited: u.Limited}
 	if u.Limited && u.RoomBytes < unbounded {
 		i.RoomBytes = &u.RoomBytes
@@ -242,7 +242,7 @@ wrong by themselves. PATH selects only what is shown.`,
 				if err != nil {
 					return err
 				}
-				u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
+				u, err := c.Quotas().Usage(ctx, attr.Inode())
 				if err != nil {
 					return err
 				}
@@ -253,12 +253,12 @@ wrong by themselves. PATH selects only what is shown.`,
 }
 
 // Recounted starts a new count in the cluster and waits for its end.
-func Recounted(ctx context.Context, c *cli.Connection) (*wire.Job, error) {
+func Recounted(ctx context.Context, c *cli.Connection) (client.Job, error) {
 	j, err := c.Quotas().Recount(ctx)
 	if err != nil {
-		return nil, err
+		return client.Job{}, err
 	}
-	return c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
+	return c.Jobs().Wait(ctx, j.ID, nil)
 }
 
 func printCheck(env *cli.Env, i checkInfo) error {

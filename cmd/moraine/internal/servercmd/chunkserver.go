@@ -207,7 +207,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
 	}
 	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) {
-		return meta.c.Stripes().CheckParity(client.WithLowPriority(ctx), w)
+		return meta.c.Raw().CheckParity(client.WithLowPriority(ctx), w)
 	}
 	var bounded *chunkserver.Neighbour
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
@@ -287,7 +287,7 @@ type lateClient struct{ c *client.Client }
 // Do implements transport.Metadata: it follows the leader, and repeats a request under one
 // number.
 func (l *lateClient) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return l.c.Meta(ctx, req)
+	return l.c.Raw().Meta(ctx, req)
 }
 
 // moverOf runs a mover after its chunkserver has registered.

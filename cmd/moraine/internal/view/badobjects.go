@@ -38,7 +38,7 @@ var objectStates = map[wire.ObjectState]string{
 func BadObjects(ctx context.Context, c *cli.Connection) ([]BadObject, error) {
 	out := []BadObject{}
 	for after := uint64(0); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{After: after}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{After: after}}})
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ func (r *LostRow) What() string {
 func LostFiles(ctx context.Context, c *cli.Connection) ([]LostRow, error) {
 	rows := []LostRow{}
 	for after := uint64(0); ; {
-		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
+		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
 		if err != nil {
 			return nil, err
 		}

@@ -14,7 +14,7 @@ func Members(ctx context.Context, c *cli.Connection) (*wire.MembersReply, error)
 
 // RequestMembers sends a request that the list of all metadata servers answers.
 func RequestMembers(ctx context.Context, c *cli.Connection, req *wire.MetaRequest) (*wire.MembersReply, error) {
-	resp, err := c.Meta(ctx, req)
+	resp, err := c.Raw().Meta(ctx, req)
 	if err != nil {
 		return nil, err
 	}

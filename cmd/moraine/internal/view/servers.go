@@ -56,7 +56,7 @@ func GetCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, erro
 
 // GetClusterAs is GetCluster with the properties that req names.
 func GetClusterAs(ctx context.Context, c *client.Client, req *wire.GetCluster) (*wire.ClusterReply, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: req}})
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: req}})
 	return resp.GetCluster(), err
 }
 
