@@ -43,7 +43,7 @@ func (w *world) readKept(node, name string) []byte {
 // can be restored.
 func TestBackupsByThemselves(t *testing.T) {
 	var broken atomic.Int32 // the kind of operation that fails below BackupDir, +1
-	opts := incluster.Options{Metadata: 3, Chunkservers: 1, BackupEvery: 30 * time.Second, Rule: func(_ string, op vfs.Op) error {
+	opts := incluster.Options{Metadata: 3, Chunkservers: 1, BackupEvery: 10 * time.Second, Rule: func(_ string, op vfs.Op) error {
 		if strings.HasPrefix(op.Path, incluster.BackupDir+"/") && int32(op.Kind)+1 == broken.Load() {
 			return syscall.ENOSPC
 		}
@@ -51,10 +51,10 @@ func TestBackupsByThemselves(t *testing.T) {
 	}}
 	inWorld(t, opts, func(w *world) {
 		leader := w.Leader()
-		time.Sleep(10 * time.Second)
+		time.Sleep(5 * time.Second)
 		require.Len(t, w.kept(leader), 1)
 		w.put("/early", 100_000, 1)
-		time.Sleep(140 * time.Second)
+		time.Sleep(45 * time.Second)
 		require.Equal(t, leader, w.Leader())
 		last := w.kept(leader)
 		require.Len(t, last, 3)
@@ -69,13 +69,13 @@ func TestBackupsByThemselves(t *testing.T) {
 
 		for _, kind := range []vfs.OpKind{vfs.OpWrite, vfs.OpRename} {
 			broken.Store(int32(kind) + 1)
-			time.Sleep(150 * time.Second)
+			time.Sleep(80 * time.Second) // a new leader is overdue after two minutes at the earliest
 			require.Equal(t, last, w.kept(leader), "a backup that fails costs none, and leaves nothing")
 			b = w.cluster().Backups
 			require.Contains(t, b.Error, "no space left", kind)
 			require.True(t, b.Overdue)
 			broken.Store(0)
-			time.Sleep(time.Minute)
+			time.Sleep(25 * time.Second)
 			b = w.cluster().Backups
 			require.Empty(t, b.Error)
 			require.False(t, b.Overdue)
@@ -85,7 +85,7 @@ func TestBackupsByThemselves(t *testing.T) {
 
 		w.Kill(leader)
 		w.until("another leads", func() bool { return w.Leader() != "" && w.Leader() != leader })
-		time.Sleep(10 * time.Second)
+		time.Sleep(5 * time.Second)
 		next := w.Leader()
 		require.Len(t, w.kept(next), 1)
 		taken := w.readKept(next, w.kept(next)[0])

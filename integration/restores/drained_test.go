@@ -3,6 +3,7 @@ package restores_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,7 +14,7 @@ import (
 // drained, one after the other, so that every stripe has more chunks elsewhere than
 // it may lose. The restored metadata finds all of them, and every file reads.
 func TestABackupRestoresWhatWasDrained(t *testing.T) {
-	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
+	inWorld(t, incluster.Options{Chunkservers: 7, Grace: 5 * time.Second}, func(w *world) {
 		for i := range 6 {
 			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
 		}

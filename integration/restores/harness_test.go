@@ -217,11 +217,12 @@ func (w *world) listed(host string) []*wire.ChunkReport {
 	return nil
 }
 
-// settled waits until every device has reported and nothing waits for repair,
-// except lost stripes.
+// settled waits until every device has reported, the leader has adopted what it
+// wants of these reports, and nothing waits for repair, except lost stripes.
 func (w *world) settled() {
 	w.t.Helper()
-	time.Sleep(2 * time.Minute)
+	w.until("reports", func() bool { return w.cluster().Unreported == 0 })
+	time.Sleep(20 * time.Second)
 	w.until("repair", func() bool {
 		c := w.cluster()
 		return c.RepairQueued == c.LostStripes && c.GetHealing().GetScanning() == 0

@@ -27,7 +27,7 @@ func (w *world) fsck(cfg fsck.Config) (*fsck.Checker, *fsck.Report) {
 // are drained to them. The restored metadata does not know the new hosts' devices,
 // and gives them new numbers when they register; their chunks are adopted.
 func TestABackupRestoresWhatWentToLaterHosts(t *testing.T) {
-	inWorld(t, incluster.Options{Chunkservers: 6}, func(w *world) {
+	inWorld(t, incluster.Options{Chunkservers: 6, Grace: 5 * time.Second}, func(w *world) {
 		for i := range 6 {
 			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
 		}
@@ -55,7 +55,7 @@ func TestABackupRestoresWhatWentToLaterHosts(t *testing.T) {
 // counts as missing, which fsck says, and no flag deletes a chunk that fits a
 // record. When the host is back the check is clean, after duplicates are deleted.
 func TestFsckOfARestoredState(t *testing.T) {
-	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Hour}, func(w *world) {
+	inWorld(t, incluster.Options{Chunkservers: 7, Grace: 5 * time.Second, RepairGrace: time.Hour}, func(w *world) {
 		for i := range 4 {
 			w.put(fmt.Sprintf("/f%d", i), 600<<10+i*1000, byte(i))
 		}
@@ -67,7 +67,8 @@ func TestFsckOfARestoredState(t *testing.T) {
 			held[host] = len(w.listed(host))
 		}
 		w.restore(backup)
-		time.Sleep(3 * time.Minute)
+		w.until("all but the dead host report", func() bool { return w.cluster().Unreported <= 1 })
+		time.Sleep(30 * time.Second)
 		require.EqualValues(t, 1, w.cluster().Unreported)
 		checker, r := w.fsck(fsck.Config{Repair: true, Accept: true})
 		require.False(t, r.Clean())
@@ -78,7 +79,7 @@ func TestFsckOfARestoredState(t *testing.T) {
 		dropped, err := checker.Drop(w.ctx, r.Findings)
 		require.NoError(t, err)
 		require.Zero(t, dropped)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(time.Minute)
 		for host, n := range held {
 			require.Len(t, w.listed(host), n, "%s has deleted something", host)
 		}
