@@ -39,8 +39,8 @@ func TestRestoreOfRandomHistories(t *testing.T) {
 		for _, seed := range seeds {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
-				opts := incluster.Options{Seed: seed, Metadata: []int{1, 1, 1, 3}[seed%4], Chunkservers: 7, RepairGrace: 10 * time.Second, Grace: 5 * time.Second,
-					RewriteEvery: 20 * time.Second, BackupHorizon: []time.Duration{0, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
+				opts := incluster.Options{Seed: seed, Metadata: []int{1, 1, 1, 3}[seed%4], Chunkservers: 7, RepairGrace: pace(10 * time.Second), Grace: pace(5 * time.Second),
+					RewriteEvery: pace(20 * time.Second), BackupHorizon: []time.Duration{0, 24 * time.Hour}[seed%2], PackAfter: pace(30 * time.Second)}
 				inBucketWorld(t, opts, func(w *world) {
 					n := w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))
 					mu.Lock()
@@ -75,6 +75,15 @@ func historySeeds(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
+// pace is a time of the histories. In the short form all of them are a third, since
+// the cluster costs processor time for each second that it runs.
+func pace(long time.Duration) time.Duration { return testseed.Of(long/3, long) }
+
+// pause waits for up to limit.
+func pause(rng *rand.Rand, limit time.Duration) {
+	time.Sleep(pace(time.Duration(rng.IntN(int(limit.Milliseconds()))) * time.Millisecond))
+}
+
 // tally is the counts of the histories.
 type tally struct{ files, read, moved, evicted, wrong int }
 
@@ -91,7 +100,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 		w.put(fmt.Sprintf("/s%d", i), 5_000+rng.IntN(40_000), byte(i))
 	}
 	if rng.IntN(2) == 0 {
-		time.Sleep(time.Duration(rng.IntN(120)) * time.Second) // some may be packed already
+		pause(rng, 2*time.Minute) // some may be packed already
 	}
 	h := &historian{world: w, rng: rng}
 	for range rng.IntN(4) {
@@ -100,7 +109,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 	backup, then := w.backup(), maps.Clone(w.files)
 	for range 8 + rng.IntN(10) {
 		h.step()
-		time.Sleep(time.Duration(rng.IntN(25_000)) * time.Millisecond)
+		pause(rng, 25*time.Second)
 	}
 	require.NoError(w.t, w.Restart())
 	require.NoError(w.t, w.WaitReady(w.ctx))
@@ -274,7 +283,7 @@ func (h *historian) drainOne() {
 	if d := h.device(host); host != h.down && d != nil && d.State == stateIn {
 		h.away = host
 		h.set(host, stateDraining)
-		time.Sleep(time.Duration(h.rng.IntN(60)) * time.Second)
+		pause(h.rng, time.Minute)
 	}
 }
 
@@ -288,7 +297,7 @@ func (h *historian) killOne() {
 	if host := h.host(); host != h.away {
 		h.down = host
 		h.Kill(host)
-		time.Sleep(time.Duration(h.rng.IntN(60)) * time.Second)
+		pause(h.rng, time.Minute)
 	}
 }
 
@@ -350,7 +359,7 @@ func (h *historian) tier() {
 		jobs, err := h.admin.Jobs().Queue(h.ctx, kind, a.Inode())
 		require.NoError(h.t, err)
 		for _, j := range jobs {
-			ctx, cancel := context.WithTimeout(h.ctx, 2*time.Minute)
+			ctx, cancel := context.WithTimeout(h.ctx, pace(2*time.Minute))
 			_, _ = h.admin.Jobs().Wait(ctx, j.ID, nil) // a host may be down
 			cancel()
 		}
