@@ -30,8 +30,8 @@ type bench struct {
 	settle    uint64 // of commands, milliseconds; 0 is the default
 	// mirror, if set, sees every command and its result.
 	mirror func(*statepb.Command, state.Result)
-	// cached is what clients could have cached before the last command; nil if unknown.
-	cached cacheable
+	// cached is what clients could have cached before the last command.
+	cached cached
 	// entries is the log so far.
 	entries [][]byte
 	drawn   uint64 // the newest random part of a session number

@@ -24,10 +24,24 @@ type KV struct {
 	values map[string][]byte
 	// Gets, Sets, Deletes and Scans count the calls.
 	Gets, Sets, Deletes, Scans int
+	// changes counts the sets and deletes of each table, whatever its partition.
+	changes [256]int
 }
 
 // NewKV returns an empty store.
 func NewKV() *KV { return &KV{values: make(map[string][]byte)} }
+
+// tableAt is the place of the table's number in a key, after the partition.
+const tableAt = 2
+
+// Changes returns how often keys of the table were set or deleted.
+func (kv *KV) Changes(table byte) int { return kv.changes[table] }
+
+func (kv *KV) countChange(key []byte) {
+	if len(key) > tableAt {
+		kv.changes[key[tableAt]]++
+	}
+}
 
 // Len returns the number of pairs.
 func (kv *KV) Len() int { return len(kv.values) }
@@ -66,6 +80,7 @@ func (kv *KV) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 // Set copies the pair into the store.
 func (kv *KV) Set(key, value []byte) error {
 	kv.Sets++
+	kv.countChange(key)
 	if _, ok := kv.values[string(key)]; !ok {
 		kv.insert(string(key))
 	}
@@ -90,6 +105,7 @@ func (kv *KV) insert(key string) {
 // Delete removes a pair. Removing an absent one is allowed.
 func (kv *KV) Delete(key []byte) error {
 	kv.Deletes++
+	kv.countChange(key)
 	if _, ok := kv.values[string(key)]; !ok {
 		return nil
 	}
