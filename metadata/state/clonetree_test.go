@@ -173,7 +173,7 @@ func TestCloneTreeFaults(t *testing.T) {
 		{"a directory goes", func(c *client, _ uint64) { c.ok(c.removeTree(c.walkTo("/src"), "sub")); c.settleJobs() }, wire.JobState_JOB_STATE_DONE},
 		{"the last piece comes twice", func(*client, uint64) {}, wire.JobState_JOB_STATE_DONE},
 	}
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 5)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			for after := 0; ; after++ {

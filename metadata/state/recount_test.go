@@ -52,7 +52,7 @@ func TestRecountFaults(t *testing.T) {
 			*c = *c.bench.open(nil)
 		}},
 	}
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 5)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			for after := 0; ; after++ {

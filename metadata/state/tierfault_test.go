@@ -192,7 +192,7 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 			}
 		}
 	}
-	long, start := testseed.Long(), int(testseed.First(t)%4)
+	long, start := testseed.Long(), int(testseed.First(t)%6)
 	for i, mean := range []struct {
 		what string
 		do   func(*tier)
@@ -206,8 +206,8 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 					continue
 				}
 				first, step := 0, 1
-				if !long { // every fourth operation, others for each
-					first, step = (start+i+len(how))%4, 4
+				if !long { // every sixth operation, others for each
+					first, step = (start+2*i+len(how))%6, 6
 				}
 				t.Run(mean.what+"/"+sc.name+"/"+how, func(t *testing.T) {
 					t.Parallel()
@@ -248,8 +248,8 @@ func (y *tier) unlink(name string) {
 // refuses the former holder, and no unknown upload or object is left.
 func TestTierFaults(t *testing.T) {
 	first, step := 0, 1
-	if !testseed.Long() { // every third operation, others for each
-		first, step = int(testseed.First(t)%3), 3
+	if !testseed.Long() { // every fourth operation, others for each
+		first, step = int(testseed.First(t)%4), 4
 	}
 	for _, sc := range scenarios {
 		for _, how := range []string{"before", "after", "late", "twice"} {
