@@ -18,7 +18,7 @@ func (b *bench) endedGrants() int {
 }
 
 // TestEndedGrantsAreBounded: one device is out and never retired while clients receive and end
-// 5,000 grants. The state folds old ended grants, across the reports that it receives, and they
+// 2,400 grants. The state folds old ended grants, across the reports that it receives, and they
 // still explain their chunks. A live grant between them stays, and so do recent ones. When the
 // device reports, all go.
 func TestEndedGrantsAreBounded(t *testing.T) {
@@ -32,23 +32,23 @@ func TestEndedGrantsAreBounded(t *testing.T) {
 		c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: first}}}))
 	}
 	var first, live, last uint64
-	for n := range 5000 {
+	for n := range 2400 {
 		g := c.grant(0, 3)
 		switch n {
 		case 0:
 			first = g
-		case 2500:
+		case 1200:
 			live = g
 			continue
-		case 4999:
+		case 2399:
 			last = g
 		}
 		end(g)
 	}
 	young := func() uint64 { g := c.grant(0, 3); end(g); return g }
-	require.Equal(t, 4999, b.endedGrants())
+	require.Equal(t, 2399, b.endedGrants())
 	b.passes(1, 2)
-	require.Equal(t, 4999, b.endedGrants(), "they have just ended")
+	require.Equal(t, 2399, b.endedGrants(), "they have just ended")
 	chunkOf := func(id uint64) *wire.ChunkReport { return &wire.ChunkReport{Stripe: id, Version: 1, Length: 4096} }
 	fate := func(id uint64, olderThan uint64) fleet.Fate {
 		v, err := fleet.ClassifyChunk(b.m.View(b.kv), moraine.DeviceID(3), chunkOf(id), olderThan)
@@ -60,7 +60,7 @@ func TestEndedGrantsAreBounded(t *testing.T) {
 		b.tick(1000)
 	}
 	g := young()
-	for range 4 { // each one looks at 2,000 grants
+	for range 3 { // each one looks at 2,000 grants
 		b.passes(1, 2)
 		b.check()
 	}

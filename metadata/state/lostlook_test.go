@@ -135,7 +135,7 @@ func TestLossBehindWhatStaysInMemoryIsFound(t *testing.T) {
 // TestRandomLongMemory checks the properties of TestRandomMemory on files that one command does not
 // inspect whole.
 func TestRandomLongMemory(t *testing.T) {
-	for _, seed := range testseed.Seeds(t, 4, 40) {
+	for _, seed := range testseed.Seeds(t, 2, 40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			b := newCluster(t, 5)
 			c := b.open(nil)

@@ -335,7 +335,7 @@ func (b *bench) healMemory() {
 // leader's inspection no file is at nvme with a chunk that is not, no file with enough chunks is
 // lost, and no other file counts as safe.
 func TestRandomMemory(t *testing.T) {
-	for _, seed := range testseed.Seeds(t, 6, 60) {
+	for _, seed := range testseed.Seeds(t, 3, 60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			y := newTierOf(t, 5)
 			b, c := y.bench, y.c

@@ -14,7 +14,7 @@ import (
 // truncates the file, next to a clone. The content stays the same, every record is in order, no
 // command is large, and at the end an overwrite of the whole file fits.
 func TestMergedTables(t *testing.T) {
-	for _, seed := range testseed.Seeds(t, 6, 200) {
+	for _, seed := range testseed.Seeds(t, 3, 200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		b := newCluster(t, 3)
 		c := b.open(nil)
