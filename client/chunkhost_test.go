@@ -32,6 +32,9 @@ type chunkHost struct {
 	// before, if not nil, receives each request first and may fail or delay it.
 	before func(ctx context.Context, req any) error
 	keys   map[uint64]ed25519.PublicKey
+	// verifier has the keys, and a lock of its own.
+	verifier *capability.Verifier
+
 	weak   bool // puts reach only level memory
 	puts   int
 	gets   int
@@ -53,6 +56,7 @@ type heldChunk struct {
 func (c *cluster) addHost(id string) *chunkHost {
 	c.t.Helper()
 	h := &chunkHost{c: c, id: id, chunks: map[moraine.ChunkID]*heldChunk{}}
+	h.verifier = capability.NewVerifier(h.key)
 	c.hosts = append(c.hosts, h)
 	h.start()
 	return h
@@ -173,7 +177,7 @@ func (h *chunkHost) hook(ctx context.Context, req any) error {
 
 // permit verifies the caller's capability, as a chunkserver does.
 func (h *chunkHost) permit(ctx context.Context, b []byte, covers func(*wire.CapabilityClaims) bool) error {
-	claims, err := capability.Verify(b, h.key)
+	claims, err := h.verifier.Verify(b)
 	if err == nil {
 		err = capability.Holds(claims, transport.PeerFrom(ctx), clusterUUID, 0, time.Now().Unix())
 	}

@@ -1,7 +1,9 @@
 package memnet
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -40,9 +43,17 @@ type dialer struct {
 	net  *Net
 	peer transport.Peer
 
-	mu     sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields below
+	token    []byte
+	admitted map[*Node]admission // by each server
+	closed   bool
+}
+
+// admission is what a server found when it verified a token.
+type admission struct {
 	token  []byte
-	closed bool
+	key    ed25519.PublicKey
+	claims *wire.TokenClaims
 }
 
 // Metadata implements transport.Dialer.
@@ -184,15 +195,35 @@ func (c *caller) admit(to *Node, req *transport.Request) (*transport.Peer, error
 	if o := to.opts.Cluster; !o.IsZero() && !peer.Cluster.IsZero() && o != peer.Cluster {
 		return nil, c.fail(moraine.WrongCluster, fmt.Errorf("caller wants cluster %v, this is %v", peer.Cluster, o))
 	}
-	c.dialer.mu.Lock()
-	token := c.dialer.token
-	c.dialer.mu.Unlock()
 	if req.Class != transport.Bulk || peer.Role.Server() || to.opts.Keys == nil {
 		return &peer, nil
 	}
 	var err error
-	peer.Token, err = transport.VerifyToken(token, &peer, to.opts.Keys, time.Now())
+	peer.Token, err = c.dialer.verify(to, &peer)
 	return &peer, err
+}
+
+// verify is transport.VerifyToken of the dialer's token. A server verifies the signature of a
+// token once, as it does at the hello of a connection: a signature costs more than a call.
+func (d *dialer) verify(to *Node, peer *transport.Peer) (*wire.TokenClaims, error) {
+	d.mu.Lock()
+	token, last := d.token, d.admitted[to]
+	d.mu.Unlock()
+	keys, now := to.opts.Keys, time.Now()
+	if last.claims != nil && bytes.Equal(last.token, token) && last.key.Equal(keys(last.claims.Key)) && now.Unix() < last.claims.Expires {
+		return last.claims, nil
+	}
+	claims, err := transport.VerifyToken(token, peer, keys, now)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.admitted == nil {
+		d.admitted = map[*Node]admission{}
+	}
+	d.admitted[to] = admission{token: token, key: keys(claims.Key), claims: claims}
+	return claims, nil
 }
 
 // travel waits for the time of one message, or loses the message.
