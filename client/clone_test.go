@@ -68,7 +68,7 @@ func TestCloneFile(t *testing.T) {
 // several requests. The name appears with the last request.
 // Lost replies change nothing.
 func TestConcatOfManyRanges(t *testing.T) {
-	t.Run("by a job", func(t *testing.T) { concatMany(t, testseed.Of(2_000, 10_000), false) })
+	t.Run("by a job", func(t *testing.T) { concatMany(t, testseed.Of(1_000, 10_000), false) })
 	t.Run("step by step", func(t *testing.T) { concatMany(t, 10_001, true) })
 }
 

@@ -39,7 +39,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 			_, err := admin.MkdirAll(c.ctx, dir, 0o777)
 			require.NoError(t, err)
 		}
-		data := bytesOf(1, 3<<20)
+		data := bytesOf(1, 1<<20)
 		write(t, c, cl, "/plain/before", data, 1<<20, false)
 		for dir, scheme := range map[string]moraine.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
 			require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, dir), client.Policy{Scheme: scheme}))

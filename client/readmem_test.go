@@ -67,7 +67,7 @@ func TestManyStreamsInLittleMemory(t *testing.T) {
 		c.hosts[0].kill()
 		c.hosts[1].change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
 		var wg sync.WaitGroup
-		for i := range 60 {
+		for i := range 24 {
 			wg.Go(func() {
 				if err := copyFile(c, cl, fmt.Sprintf("/to%d", i), i%2 == 0); err != nil {
 					t.Error(err)

@@ -190,14 +190,14 @@ func TestResubmitByALesserScheme(t *testing.T) {
 		t.Run(door, func(t *testing.T) {
 			inCluster(t, 6, func(c *cluster) {
 				cfg := config()
-				cfg.Level, cfg.MemoryBytes, cfg.Scheme = moraine.Memory, 128<<20, moraine.Scheme{K: 5, M: 1}
+				cfg.Level, cfg.ChunkBytes, cfg.Scheme = moraine.Memory, 16<<10, moraine.Scheme{K: 5, M: 1}
 				cl := c.dial("c1", cfg)
 				defer cl.Close()
 				// A handle commits when half of a full commit is ready. The first commit is late,
 				// so that the second is full.
-				late, size := 0, 20<<20
+				late, size := 0, 5<<20
 				if door == "handle" {
-					late, size = 1, 40<<20
+					late, size = 1, 10<<20
 				}
 				most := 0
 				count := beforeCommits(c, func(n int, op *wire.Commit) {
