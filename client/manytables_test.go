@@ -70,7 +70,7 @@ func cloned(c *cluster, cl *client.Client, h *client.Handle, path string) *clien
 	c.t.Helper()
 	a, err := cl.CloneFile(c.ctx, h.Inode(), path, client.CreateOptions{})
 	require.NoError(c.t, err)
-	out, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	out, err := cl.Inodes().OpenHandle(c.ctx, a.Inode(), client.HandleOptions{})
 	require.NoError(c.t, err)
 	return out
 }
