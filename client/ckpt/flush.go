@@ -30,7 +30,6 @@ const (
 // write is the save's own goroutine: it announces the part, waits for Seal, writes the part,
 // and frees the staging memory.
 func (s *Part) write(ctx context.Context) {
-	defer s.run.writers.Done()
 	defer close(s.done)
 	defer s.release()
 	var step *wire.Step

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -26,6 +27,10 @@ type RunOptions struct {
 	ReadOnly bool
 	// Rank of World.
 	Rank, World uint32
+	// Agent is the socket of the node's agent; see agentproto.DefaultSocket. Saves then go into
+	// the agent's memory and survive the death of this process. Empty: this process keeps and
+	// writes them itself. StagingBytes and Prefault are not used with an agent.
+	Agent string
 	// StagingBytes bounds the memory into which saves are copied. It needs room for two parts so
 	// that a save can begin while the previous one is being written. The memory is taken as
 	// needed and kept. Default 16 GiB.
@@ -76,6 +81,7 @@ type Run struct {
 	id      moraine.InodeID
 	attempt uint32
 	arena   *arena
+	agent   *agentLink // nil: none
 
 	// ctx ends the writers of saves; it lives until Close.
 	ctx     context.Context
@@ -96,6 +102,9 @@ func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run
 	dir, name := splitPath(path)
 	if name == "" {
 		return nil, invalid("ckpt.OpenRun", path, errors.New("a run is a directory below the root"))
+	}
+	if opts.Agent != "" && !opts.ReadOnly {
+		return openRunAtAgent(ctx, c, path, opts)
 	}
 	parent, err := runParent(ctx, c, dir, opts.ReadOnly)
 	if err != nil {
@@ -121,6 +130,19 @@ func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run
 	return r, nil
 }
 
+// openRunAtAgent opens the run through the agent, whose session joins the attempt.
+func openRunAtAgent(ctx context.Context, c cluster, path string, opts RunOptions) (*Run, error) {
+	link, reply, err := dialAgent(ctx, opts.Agent, agentproto.Open{Run: path, Rank: opts.Rank, World: opts.World,
+		Launch: opts.Launch.Name, Job: opts.Launch.Job, Restart: opts.Launch.Restart, Takeover: opts.Takeover})
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{c: c, opts: opts, path: path, agent: link, id: moraine.InodeID(reply.RunID), attempt: reply.Attempt,
+		arena: newArena(0, opts.Metrics, opts.Log)}
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return r, nil
+}
+
 // runParent finds the directory with the runs. For a reader it does not create it.
 func runParent(ctx context.Context, c cluster, dir string, readOnly bool) (moraine.InodeID, error) {
 	if !readOnly {
@@ -142,9 +164,16 @@ func (r *Run) ID() moraine.InodeID { return r.id }
 // Attempt returns the number of the attempt that this process belongs to; 0 for a reader.
 func (r *Run) Attempt() uint32 { return r.attempt }
 
+// WaitStep waits until a step of the run's attempt is committed at level memory or nvme, whoever
+// saved it. It fails with Aborted if the step never will be.
+func (r *Run) WaitStep(ctx context.Context, step uint64, level moraine.Level) (StepInfo, error) {
+	return waitStep(ctx, r.c, r.opts.Clock, stepKeyOf(r.id, r.attempt, step), level)
+}
+
 // Close waits until all sealed saves have been written, or ctx ends. It aborts an unsealed save
 // of this rank, cancels what remains, and frees the staging memory. It returns ctx's error if
-// it did not wait to the end.
+// it did not wait to the end. With an agent it does not wait for sealed saves: the agent writes
+// them.
 func (r *Run) Close(ctx context.Context) error {
 	r.mu.Lock()
 	current := r.current
@@ -157,6 +186,9 @@ func (r *Run) Close(ctx context.Context) error {
 	if current != nil {
 		current.Abort(errors.New("the run was closed before the step was sealed"))
 	}
+	if r.agent != nil {
+		r.cancel() // the agent goes on with what is sealed
+	}
 	ended := make(chan struct{})
 	go func() { r.writers.Wait(); close(ended) }()
 	var err error
@@ -168,6 +200,9 @@ func (r *Run) Close(ctx context.Context) error {
 	r.cancel()
 	<-ended
 	r.arena.close()
+	if r.agent != nil {
+		r.agent.close()
+	}
 	return err
 }
 

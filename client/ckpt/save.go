@@ -15,6 +15,12 @@ type BeginOptions struct {
 	// SealTimeout aborts the step if no rank has sealed its part for this long. All ranks should
 	// use the same value. Default 10 min.
 	SealTimeout time.Duration
+	// Bytes is how many bytes of tensors and blobs the part will have at most. With an agent it
+	// must be given: Begin fails at once if the node's arenas have no room for it.
+	Bytes int64
+	// NoWait lets Begin fail with Busy, rather than wait, while the agent's arenas are full of
+	// earlier saves.
+	NoWait bool
 }
 
 const defaultSealTimeout = 10 * time.Minute
@@ -60,14 +66,14 @@ type stagedBlob struct {
 }
 
 // Begin starts this rank's part of a step. It does not wait for the cluster: a later call
-// returns the service's error (a newer attempt, a step that exists). Only one save may be
-// between Begin and Seal; more may be written to the cluster meanwhile. Begin does not keep
-// ctx.
+// returns the service's error (a newer attempt, a step that exists). With an agent it waits until
+// the arenas of the node have room, unless opts say otherwise. Only one save may be between Begin
+// and Seal; more may be written to the cluster meanwhile. Begin does not keep ctx.
 func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part, error) {
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
-	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena},
+	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
 		slices: make(map[string][]stagedTensor), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return nil, s.wrap(err)
@@ -83,8 +89,15 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.current.step))
 	}
 	r.current = s
-	r.writers.Add(1)
-	go s.write(r.ctx)
+	if r.agent == nil {
+		r.writers.Go(func() { s.write(r.ctx) })
+		return s, nil
+	}
+	if err := r.beginAtAgent(ctx, s); err != nil {
+		r.current = nil
+		return nil, err
+	}
+	r.writers.Go(func() { s.follow(r.ctx) })
 	return s, nil
 }
 
@@ -92,6 +105,17 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 // change as soon as it returns. It waits for memory that earlier saves use. A rank may save
 // several slices of one tensor.
 func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
+	return s.addTensor(t, func(p []byte) (*staged, error) { return s.stage.add(ctx, p) })
+}
+
+// LendTensor adds t without a copy: the run reads t.Data until Done is closed, and the caller
+// must not change it before. sums are the CRC32C of its blocks of 4 KiB, the last one shorter; nil
+// lets LendTensor compute them. A sum that does not fit makes the part fail with Corrupt.
+func (s *Part) LendTensor(t Tensor, sums []uint32) error {
+	return s.addTensor(t, lend(sums))
+}
+
+func (s *Part) addTensor(t Tensor, stage func([]byte) (*staged, error)) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -104,7 +128,7 @@ func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 	if n := len(s.slices[t.Name]); n == MaxFiles {
 		return invalid("ckpt.AddTensor", s.ref(), fmt.Errorf("tensor %q has %d slices on this rank already", t.Name, n))
 	}
-	bytes, err := s.stage.add(ctx, t.Data)
+	bytes, err := stage(t.Data)
 	if err != nil {
 		return s.wrap(err)
 	}
@@ -116,6 +140,15 @@ func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 // AddBlob copies data that is no tensor (the state of a random generator, the position of a
 // data loader) into the staging memory. name consists of letters, digits, '.', '_' and '-'.
 func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
+	return s.addBlob(name, data, func(p []byte) (*staged, error) { return s.stage.add(ctx, p) })
+}
+
+// LendBlob adds a blob without a copy; see LendTensor.
+func (s *Part) LendBlob(name string, data []byte, sums []uint32) error {
+	return s.addBlob(name, data, lend(sums))
+}
+
+func (s *Part) addBlob(name string, data []byte, stage func([]byte) (*staged, error)) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -130,7 +163,7 @@ func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 			return invalid("ckpt.AddBlob", s.ref(), fmt.Errorf("blob %q is there already", name))
 		}
 	}
-	bytes, err := s.stage.add(ctx, data)
+	bytes, err := stage(data)
 	if err != nil {
 		return s.wrap(err)
 	}
@@ -138,9 +171,10 @@ func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// Seal completes the part: nothing can be added, and the run writes it to the cluster in the
-// background. Until Wait has returned the bytes are at no level: they are only in the memory of
-// this process.
+// Seal completes the part: nothing can be added. Without an agent the run writes it to the
+// cluster in the background, and until Wait has returned the bytes are at no level: they are only
+// in the memory of this process. With an agent the part is at level local when Seal returns: the
+// agent writes it to the cluster, also if this process dies.
 func (s *Part) Seal(ctx context.Context) error {
 	began := s.run.opts.Clock.Now()
 	defer s.stalled(began)
@@ -154,6 +188,12 @@ func (s *Part) Seal(ctx context.Context) error {
 	}
 	if n := s.tensorFiles() + len(s.blobs); n > MaxFiles {
 		return invalid("ckpt.Seal", s.ref(), fmt.Errorf("the part has %d files; %d at most", n, MaxFiles))
+	}
+	if s.run.agent != nil {
+		if err := s.sealAtAgent(ctx); err != nil {
+			s.end(err)
+			return s.wrap(err)
+		}
 	}
 	s.end(nil)
 	s.run.opts.Metrics.StallSeconds.Observe((s.stall + s.run.opts.Clock.Now().Sub(began)).Seconds())
@@ -248,17 +288,20 @@ func (s *Part) Written() time.Duration {
 }
 
 // Wait blocks until the step is safe at level memory or nvme. Then all ranks
-// have sealed, and a mover has committed the step at that level. Levels local
-// and object are Unimplemented: staged bytes do not survive the end of their
-// process. If the step was aborted Wait fails with Aborted and, in a
-// *MissingError, the ranks that caused it.
+// have sealed, and a mover has committed the step at that level. Level local
+// needs an agent: this rank's part survives the end of its process, and the
+// step is still open. Level object is Unimplemented. If the step was aborted
+// Wait fails with Aborted and, in a *MissingError, the ranks that caused it.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: StepOpen, World: s.run.opts.World}
-	if err := canWaitFor(level); err != nil {
+	if err := canWaitFor(level, s.run.agent != nil); err != nil {
 		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: err}
 	}
 	if err := wait(ctx, s.sealed); err != nil {
 		return info, s.wrap(err)
+	}
+	if level == moraine.Local {
+		return info, s.localLevel()
 	}
 	if err := wait(ctx, s.done); err != nil {
 		return info, s.wrap(err)
@@ -269,13 +312,22 @@ func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) 
 	return waitStep(ctx, s.run.c, s.run.opts.Clock, s.key(), level)
 }
 
+// localLevel returns nil if the agent has the sealed part, or had it until it was written.
+func (s *Part) localLevel() error {
+	if s.endCause != nil {
+		return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause))
+	}
+	return s.failure()
+}
+
 // canWaitFor returns why Wait cannot wait for a level; nil if it can.
-func canWaitFor(level moraine.Level) error {
-	switch level {
-	case moraine.Memory, moraine.NVMe:
+func canWaitFor(level moraine.Level, agent bool) error {
+	switch {
+	case level == moraine.Memory, level == moraine.NVMe, level == moraine.Local && agent:
 		return nil
-	case moraine.Local:
-		return errors.New("level local: staged bytes are only in the memory of this process and die with it: wait for memory or nvme")
+	case level == moraine.Local:
+		return errors.New("level local: without an agent, staged bytes are only in the memory of this process and die with it: " +
+			"start `moraine agent` on the node and set RunOptions.Agent, or wait for memory or nvme")
 	}
 	return fmt.Errorf("level %s: wait for memory or nvme", level)
 }

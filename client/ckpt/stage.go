@@ -13,16 +13,19 @@ import (
 // staged is a run of bytes in the arena, with the CRC32C of its 4 KiB blocks.
 type staged struct {
 	size   int64
+	at     int64    // where it begins in the agent's slot
 	pieces [][]byte // in order; the length of every one but the last is a multiple of BlockSize
 	blocks []uint32
 }
 
-// stage is the staging memory of one save: a bump allocator over segments of the arena. Only
-// one goroutine may use it at a time.
+// stage is the staging memory of one save: a bump allocator over segments of the arena, or over
+// one slot of the node's agent. Only one goroutine may use it at a time.
 type stage struct {
-	arena    *arena
+	metrics  *Metrics
+	arena    *arena // nil with a slot
 	segments [][]byte
-	rest     []byte // of the last segment
+	slot     []byte
+	rest     []byte // of the last segment, or of the slot
 }
 
 const (
@@ -42,7 +45,7 @@ func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
 	if err := s.reserve(ctx, st); err != nil {
 		return nil, err
 	}
-	s.arena.metrics.StagedBytes.Add(float64(len(p)))
+	s.metrics.StagedBytes.Add(float64(len(p)))
 	// Each job is a run of whole blocks of one piece, copied by one goroutine.
 	var jobs []copyJob
 	var at int
@@ -68,6 +71,9 @@ func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
 // reserve takes st.size bytes. Pieces begin at a multiple of 64 bytes, so that the copies are
 // aligned and small tensors do not waste a page each.
 func (s *stage) reserve(ctx context.Context, st *staged) error {
+	if s.slot != nil {
+		return s.reserveInSlot(st)
+	}
 	for need := st.size; need > 0; {
 		if len(s.rest) < moraine.BlockSize && int64(len(s.rest)) < need {
 			if int64(len(s.segments)+1)*segmentSize > s.arena.limit {
@@ -91,10 +97,43 @@ func (s *stage) reserve(ctx context.Context, st *staged) error {
 	return nil
 }
 
+// reserveInSlot takes st.size bytes of the slot, in one piece.
+func (s *stage) reserveInSlot(st *staged) error {
+	if int64(len(s.rest)) < st.size {
+		return s.tooLarge()
+	}
+	st.at = int64(len(s.slot) - len(s.rest))
+	st.pieces = append(st.pieces, s.rest[:st.size:st.size])
+	s.rest = s.rest[min((st.size+63)/64*64, int64(len(s.rest))):]
+	return nil
+}
+
+// tooLarge is the error of a part that does not fit into its slot.
+func (s *stage) tooLarge() error {
+	return &moraine.Error{Op: "ckpt.stage", Kind: moraine.TooLarge,
+		Err: fmt.Errorf("the part does not fit into its slot of %d bytes: raise BeginOptions.Bytes", len(s.slot))}
+}
+
+// lend stages bytes where they are. sums are those of their blocks, or nil.
+func lend(sums []uint32) func([]byte) (*staged, error) {
+	return func(p []byte) (*staged, error) {
+		if sums == nil {
+			sums = crc.Blocks(nil, p)
+		}
+		if len(sums) != blockCount(len(p)) {
+			return nil, &moraine.Error{Op: "ckpt.Lend", Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("%d sums for %d bytes; %d are needed", len(sums), len(p), blockCount(len(p)))}
+		}
+		return &staged{size: int64(len(p)), pieces: [][]byte{p}, blocks: sums}, nil
+	}
+}
+
 // release returns all memory. The staged runs must no longer be used.
 func (s *stage) release() {
-	s.arena.put(s.segments...)
-	s.segments, s.rest = nil, nil
+	if s.arena != nil {
+		s.arena.put(s.segments...)
+	}
+	s.segments, s.slot, s.rest = nil, nil, nil
 }
 
 type copyJob struct {

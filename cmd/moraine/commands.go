@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/agentcmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/benchcmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/certcmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/ckptcmd"
@@ -23,7 +24,7 @@ import (
 // commands lists the commands of the binary.
 func commands(env *cli.Env) []*cobra.Command {
 	all := []*cobra.Command{
-		benchcmd.NewBenchCommand(env), certcmd.NewCertCommand(env), ckptcmd.NewCkptCommand(env), clustercmd.NewClusterCommand(env),
+		agentcmd.NewAgentCommand(env), benchcmd.NewBenchCommand(env), certcmd.NewCertCommand(env), ckptcmd.NewCkptCommand(env), clustercmd.NewClusterCommand(env),
 		devcmd.NewDemoCommand(env), devcmd.NewDevClusterCommand(env), fsckcmd.NewFsckCommand(env), inspectcmd.NewInspectCommand(env),
 		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
 		s3cmd.NewS3Command(env), simcmd.NewSimCommand(env), newVersionCommand(env),

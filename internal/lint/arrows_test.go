@@ -33,6 +33,7 @@ var arrows = []arrow{
 	{"cmd/moraine/internal/serve", []string{"client", "cmd/moraine/internal/cli", "cmd/moraine/internal/view", "transport"}},
 	{"examples", []string{"client"}},
 	{"integration", []string{"*"}},
+	{"agent", []string{"client"}},
 	{"fuse", []string{"client", "transport"}},
 	{"s3", []string{"client", "transport"}},
 	{"mover", []string{"client", "transport", "tiers/object"}},

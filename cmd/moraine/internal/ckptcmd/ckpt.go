@@ -28,7 +28,7 @@ the newest checkpoint on the current branch.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptRemoveCommand(env))
+	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptRemoveCommand(env))
 	return cmd
 }
 

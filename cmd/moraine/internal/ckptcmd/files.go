@@ -104,3 +104,15 @@ func readHeader(f *os.File) (*safetensors.Header, int64, error) {
 	h, err := safetensors.Parse(b, info.Size())
 	return h, int64(len(b)), err
 }
+
+// sizeOf returns how many bytes files have together: a bound of the part that they make.
+func sizeOf(files []string) (n int64, err error) {
+	for _, file := range files {
+		st, err := os.Stat(file)
+		if err != nil {
+			return 0, err
+		}
+		n += st.Size()
+	}
+	return max(n, 1), nil
+}

@@ -20,6 +20,7 @@ func newCkptSaveCommand(env *cli.Env) *cobra.Command {
 		opts        ckpt.RunOptions
 		sealTimeout time.Duration
 		scheme      string
+		level       string
 	)
 	cmd := &cobra.Command{
 		Use: "save RUN --step N FILE...",
@@ -49,7 +50,11 @@ step appears when all parts are saved.`,
 			if err != nil {
 				return err
 			}
-			return ckptSave(cmd.Context(), env, l, cfg, step, args[1:], opts, sealTimeout)
+			until, err := moraine.ParseLevel(level)
+			if err != nil {
+				return cli.AsWrongUse(err)
+			}
+			return ckptSave(cmd.Context(), env, l, cfg, step, args[1:], opts, sealTimeout, until)
 		},
 	}
 	f := cmd.Flags()
@@ -61,12 +66,14 @@ step appears when all parts are saved.`,
 	f.BoolVar(&opts.Takeover, "takeover", false, "take over from the current attempt, even if it still has "+
 		"live sessions")
 	f.StringVar(&scheme, "scheme", "", cli.SchemeUsage)
+	f.StringVar(&opts.Agent, "agent", "", "unix socket of the node's agent, which then keeps and writes the files (default: none)")
+	f.StringVar(&level, "level", "nvme", "level to wait for: nvme, memory, or local (in the agent's memory)")
 	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
 		"sealed for this long")
 	return cmd
 }
 
-func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration) error {
+func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration, level moraine.Level) error {
 	// A launch that cannot save must not take the place of one that can.
 	if err := checkFiles(files); err != nil {
 		return err
@@ -84,7 +91,11 @@ func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Conf
 		return err
 	}
 	defer run.Close(ctx) //nolint:errcheck // the save was waited for, or its error is returned
-	save, err := run.Begin(ctx, step, ckpt.BeginOptions{SealTimeout: sealTimeout})
+	bytes, err := sizeOf(files)
+	if err != nil {
+		return err
+	}
+	save, err := run.Begin(ctx, step, ckpt.BeginOptions{SealTimeout: sealTimeout, Bytes: bytes})
 	if err != nil {
 		return err
 	}
@@ -97,9 +108,13 @@ func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Conf
 	if err := save.Seal(ctx); err != nil {
 		return err
 	}
-	info, err := save.Wait(ctx, moraine.NVMe)
+	info, err := save.Wait(ctx, level)
 	if err != nil {
 		return err
+	}
+	if level == moraine.Local {
+		env.Note("step %d of %s is in the memory of this node: rank %d of %d. `moraine agent status` shows how it goes on", step, l, opts.Rank, opts.World)
+		return nil
 	}
 	if env.Global.JSON {
 		return cli.PrintJSON(env.Out, describeStep(info))

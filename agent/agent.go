@@ -1,0 +1,298 @@
+// Package agent is the keeper of a training node's checkpoints. It is a process of its own: it
+// owns the memory that trainers save into, and writes what they have sealed to the cluster, also
+// when the trainer has died meanwhile.
+//
+// The path of a save: a trainer connects to the unix socket (conn.go) -> Begin gives it a slot,
+// a file of the node's tmpfs (pool.go) -> the trainer copies its tensors there -> Seal writes a
+// manifest beside the slot (manifest.go): the part is at level local -> the part is written to
+// the cluster from the slot, and followed until its step is committed (part.go). After a crash
+// the next agent finds slots and manifests, and goes on (recover.go).
+//
+// Locks: Agent.mu may be held when pool.mu is taken. Neither is held during a request.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// Config is the configuration of an agent.
+type Config struct {
+	// Socket is the path of the unix socket. Default agentproto.DefaultSocket.
+	Socket string
+	// Dir is a directory of a tmpfs, for the arenas.
+	Dir string
+	// Memory is the limit of all arenas of the node, in bytes. It needs room for three parts of
+	// each rank: the last good one, the one that is being written, and the next.
+	Memory int64
+	// Users may connect, besides root and the agent's own user.
+	Users []uint32
+	// Grace is how long Run, once its context has ended, writes what is sealed to the cluster.
+	Grace time.Duration
+}
+
+// Deps are what an agent works with. Log and Metrics may be nil.
+type Deps struct {
+	// Connect opens a session of its own for one run of one rank, and returns what ends it. The
+	// session lives as long as the run is open: the service sees by it that the attempt is alive.
+	Connect func(ctx context.Context) (*client.Client, func() error, error)
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Agent serves the trainers of one node. Its methods may be called concurrently.
+type Agent struct {
+	cfg      Config
+	deps     Deps
+	log      *slog.Logger
+	metrics  *Metrics
+	pool     *pool
+	listener *net.UnixListener
+	lock     *os.File
+
+	// work ends what writes parts; it outlives Run's context by the grace period.
+	work   context.Context
+	cancel context.CancelFunc
+	// running counts the goroutines of connections and of parts.
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	draining bool
+	runs     map[runKey]*run
+	parts    map[partKey]*part
+	// changed is closed and replaced whenever a part changes its state.
+	changed chan struct{}
+	conns   map[*net.UnixConn]struct{}
+}
+
+// runKey names one rank of one launch of a run, of one user.
+type runKey struct {
+	uid    uint32
+	path   string
+	launch string
+	rank   uint32
+	world  uint32
+}
+
+// partKey names one rank's part of a step.
+type partKey struct {
+	uid     uint32
+	path    string
+	rank    uint32
+	attempt uint32
+	step    uint64
+}
+
+// run is an open run. refs counts the connections that opened it and the parts that are not in
+// a committed step yet; the last one closes it.
+type run struct {
+	key   runKey
+	open  agentproto.Open
+	ready chan struct{} // closed when the opening has ended
+	err   error         // of the opening
+	run   *ckpt.Run
+	close func() error // ends the session
+	refs  int
+}
+
+// New claims the arenas and the socket; nothing is served before Run. It fails with Busy if
+// another agent has them.
+func New(cfg Config, deps Deps) (a *Agent, err error) {
+	cfg.Socket = cmp.Or(cfg.Socket, agentproto.DefaultSocket)
+	a = &Agent{cfg: cfg, deps: deps, log: cmp.Or(deps.Log, slog.New(slog.DiscardHandler)), metrics: deps.Metrics,
+		runs: map[runKey]*run{}, parts: map[partKey]*part{}, changed: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}}
+	if a.metrics == nil {
+		a.metrics = NewMetrics(nil)
+	}
+	if a.pool, err = newPool(cfg.Dir, cfg.Memory); err != nil {
+		return nil, err
+	}
+	if a.lock, err = lockDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if a.listener, err = listen(cfg.Socket); err != nil {
+		return nil, errors.Join(err, a.lock.Close())
+	}
+	a.work, a.cancel = context.WithCancel(context.Background())
+	return a, nil
+}
+
+// lockDir keeps other agents from the directory of the arenas, until the file is closed or the
+// process ends.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f); err != nil {
+		_ = f.Close() // the lock is what failed
+		return nil, &moraine.Error{Op: "agent", Ref: dir, Kind: moraine.Busy,
+			Err: fmt.Errorf("another agent has the arenas in %s: a node has one agent", dir)}
+	}
+	return f, nil
+}
+
+// listen makes the socket anew: the lock says that no other agent has it. Everybody may connect;
+// the agent compares the peer's user.
+func listen(path string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Run finds what an earlier agent left, serves until ctx ends, and then writes what is sealed to
+// the cluster, for Config.Grace at most. It fails with Incomplete, naming them, if parts are left
+// that no committed step has.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.end()
+	a.recover()
+	a.running.Go(a.accept)
+	<-ctx.Done()
+	left := a.drain(context.WithoutCancel(ctx), a.cfg.Grace)
+	if len(left) == 0 {
+		return nil
+	}
+	return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: fmt.Errorf(
+		"%d parts are in this node's memory only (first: %s step %d, rank %d): start the agent again to go on with them",
+		len(left), left[0].Run, left[0].Step, left[0].Rank)}
+}
+
+// end stops everything. Sealed parts stay in the tmpfs.
+func (a *Agent) end() {
+	a.mu.Lock()
+	a.draining = true
+	conns := a.conns
+	a.conns = nil
+	a.mu.Unlock()
+	_ = a.listener.Close() // nobody is served any more
+	a.cancel()
+	for c := range conns {
+		_ = c.Close() // ends the goroutine that reads from it
+	}
+	a.running.Wait()
+	a.pool.close()
+	_ = a.lock.Close() // it was only held
+}
+
+// drain refuses new parts, waits until each sealed part is in a committed step, at most for grace,
+// and returns those that are not.
+func (a *Agent) drain(ctx context.Context, grace time.Duration) []agentproto.Part {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	return a.pushed(ctx, func(*part) bool { return true })
+}
+
+// pushed waits until each sealed part of those that want selects is in a committed step, or ctx
+// ends, and returns those that are not.
+func (a *Agent) pushed(ctx context.Context, want func(*part) bool) []agentproto.Part {
+	for {
+		a.mu.Lock()
+		left, changed := a.list(func(p *part) bool { return p.state == agentproto.Local && want(p) }), a.changed
+		a.mu.Unlock()
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return left
+		}
+	}
+}
+
+// notify wakes those that wait for a part. The caller holds the mutex.
+func (a *Agent) notify() {
+	a.metrics.Memory.Set(float64(a.pool.inUse()))
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// acquire opens a run, or joins the opening of another connection. Each acquire needs a release.
+func (a *Agent) acquire(ctx context.Context, key runKey, open agentproto.Open) (*run, error) {
+	a.mu.Lock()
+	r := a.runs[key]
+	if r == nil {
+		r = &run{key: key, open: open, ready: make(chan struct{})}
+		a.runs[key] = r
+		a.running.Go(func() { a.openRun(r) })
+	}
+	r.refs++
+	a.mu.Unlock()
+	select {
+	case <-r.ready:
+	case <-ctx.Done():
+		a.release(r)
+		return nil, ctx.Err()
+	}
+	if r.err != nil {
+		a.release(r)
+		return nil, r.err
+	}
+	return r, nil
+}
+
+func (a *Agent) openRun(r *run) {
+	defer close(r.ready)
+	c, end, err := a.deps.Connect(a.work)
+	if err != nil {
+		r.err = err
+		return
+	}
+	r.run, r.err = ckpt.OpenRun(a.work, c, r.open.Run, ckpt.RunOptions{
+		Launch:   ckpt.Launch{Name: r.open.Launch, Job: r.open.Job, Restart: r.open.Restart},
+		Takeover: r.open.Takeover, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.metrics.Saves})
+	if r.err != nil {
+		r.err = errors.Join(r.err, end())
+		return
+	}
+	r.close = end
+}
+
+// release ends one use of a run. The last one closes it, so that the attempt has no session of
+// this node any more and another launch may follow.
+func (a *Agent) release(r *run) {
+	a.mu.Lock()
+	r.refs--
+	last := r.refs == 0
+	if last && a.runs[r.key] == r {
+		delete(a.runs, r.key)
+	}
+	a.mu.Unlock()
+	if !last {
+		return
+	}
+	<-r.ready
+	if r.run == nil {
+		return
+	}
+	if err := errors.Join(r.run.Close(a.work), r.close()); err != nil {
+		a.log.Warn("run not closed", "run", r.open.Run, "rank", r.open.Rank, "err", err)
+	}
+}

@@ -1,0 +1,384 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/agent"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+	"github.com/morainefs/moraine/integration/incluster"
+)
+
+const (
+	runPath = "/runs/a"
+	// partBytes is the size of one rank's part: some stripes of the clients of incluster.
+	partBytes = 300_000
+	// slotBytes is what a slot for such a part takes.
+	slotBytes = 6 << 20
+)
+
+// node is a training node: a cluster, a directory in memory, and the agent that runs there.
+type node struct {
+	t       *testing.T
+	c       *incluster.Cluster
+	dir     string
+	memory  int64
+	clients int
+	stop    func() error // of the agent
+}
+
+func newNode(t *testing.T, memory int64) *node {
+	t.Helper()
+	t.Parallel() // it mostly waits, for elections
+	c, err := incluster.Start(context.Background(), incluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Stop()) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, c.WaitReady(ctx))
+	dir, err := os.MkdirTemp("/dev/shm", "moraine-agent-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	n := &node{t: t, c: c, dir: dir, memory: memory}
+	t.Cleanup(func() {
+		if n.stop != nil {
+			_ = n.stop() // a test that cares has stopped it
+		}
+	})
+	return n
+}
+
+func (n *node) socket() string { return filepath.Join(n.dir, "sock") }
+
+// start runs an agent. With no grace its end is like a crash, but for the memory of the process.
+func (n *node) start(grace time.Duration) {
+	n.t.Helper()
+	a, err := agent.New(agent.Config{Socket: n.socket(), Dir: filepath.Join(n.dir, "arena"), Memory: n.memory, Grace: grace},
+		agent.Deps{Connect: func(ctx context.Context) (*client.Client, func() error, error) {
+			c, err := n.client(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return c.Client, c.Close, nil
+		}})
+	require.NoError(n.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	n.stop = func() error {
+		cancel()
+		n.stop = nil
+		return <-ended
+	}
+}
+
+func (n *node) client(ctx context.Context) (*incluster.Client, error) {
+	n.clients++
+	return n.c.Client(ctx, fmt.Sprintf("c%d", n.clients))
+}
+
+// trainer is one rank that saves through the agent.
+type trainer struct {
+	n   *node
+	c   *incluster.Client
+	run *ckpt.Run
+}
+
+func (n *node) trainer(launch string, rank, world uint32) *trainer {
+	n.t.Helper()
+	c, err := n.client(n.t.Context())
+	require.NoError(n.t, err)
+	run, err := ckpt.OpenRun(n.t.Context(), c.Client, runPath, ckpt.RunOptions{Launch: ckpt.Launch{Name: launch}, Rank: rank, World: world, Agent: n.socket()})
+	require.NoError(n.t, err)
+	tr := &trainer{n, c, run}
+	n.t.Cleanup(tr.die)
+	return tr
+}
+
+// die ends the connection to the agent and the session, as the end of the process does.
+func (tr *trainer) die() {
+	if tr.c != nil {
+		_ = tr.run.Close(context.Background())
+		tr.c.Kill()
+		tr.c = nil
+	}
+}
+
+// data returns the tensor that a rank saves at a step.
+func data(step uint64, rank uint32) []byte {
+	rng := rand.New(rand.NewPCG(step, uint64(rank)))
+	p := make([]byte, partBytes)
+	for i := 0; i+8 <= len(p); i += 8 {
+		binary.LittleEndian.PutUint64(p[i:], rng.Uint64())
+	}
+	return p
+}
+
+// fill begins a part and copies its tensor and a blob.
+func (tr *trainer) fill(step uint64, rank uint32, opts ckpt.BeginOptions) (*ckpt.Part, error) {
+	opts.Bytes = partBytes + 100
+	part, err := tr.run.Begin(tr.n.t.Context(), step, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := part.AddTensor(tr.n.t.Context(), ckpt.Tensor{Name: fmt.Sprintf("w%d", rank), DType: safetensors.U8, Shape: []int64{partBytes}, Data: data(step, rank)}); err != nil {
+		return nil, err
+	}
+	return part, part.AddBlob(tr.n.t.Context(), "rng", fmt.Appendf(nil, "state of rank %d", rank))
+}
+
+// save fills and seals a part.
+func (tr *trainer) save(step uint64, rank uint32) *ckpt.Part {
+	tr.n.t.Helper()
+	part, err := tr.fill(step, rank, ckpt.BeginOptions{})
+	require.NoError(tr.n.t, err)
+	require.NoError(tr.n.t, part.Seal(tr.n.t.Context()))
+	return part
+}
+
+// requireStep waits until a step is committed, and compares what every rank saved.
+func (n *node) requireStep(step uint64, world uint32) {
+	n.t.Helper()
+	c, err := n.client(n.t.Context())
+	require.NoError(n.t, err)
+	defer c.Close()
+	run, err := ckpt.OpenRun(n.t.Context(), c.Client, runPath, ckpt.RunOptions{ReadOnly: true})
+	require.NoError(n.t, err)
+	defer run.Close(n.t.Context())
+	require.Eventually(n.t, func() bool {
+		k, err := run.Resolve(n.t.Context(), ckpt.ResolveOptions{Step: step, Exact: true})
+		if errors.Is(err, moraine.NotFound) {
+			return false
+		}
+		require.NoError(n.t, err)
+		defer k.Close()
+		for rank := range world {
+			got, err := k.ReadTensor(n.t.Context(), fmt.Sprintf("w%d", rank))
+			require.NoError(n.t, err)
+			require.Equal(n.t, data(step, rank), got, "step %d rank %d", step, rank)
+			blob, err := k.ReadBlob(n.t.Context(), rank, "rng")
+			require.NoError(n.t, err)
+			require.Equal(n.t, fmt.Sprintf("state of rank %d", rank), string(blob))
+		}
+		return true
+	}, time.Minute, 20*time.Millisecond)
+}
+
+// states returns the state of each part of the node, by step.
+func (n *node) states() map[uint64]string {
+	n.t.Helper()
+	reply, err := agentproto.Ask(n.t.Context(), n.socket(), &agentproto.Request{Status: &agentproto.Status{}})
+	require.NoError(n.t, err)
+	out := map[uint64]string{}
+	for _, p := range reply.Status.Parts {
+		out[p.Step] = p.State
+	}
+	return out
+}
+
+// TestASealedPartSurvivesItsTrainer: a trainer that dies right after Wait(Local) leaves a step
+// that is committed all the same, and a new launch may follow at once.
+func TestASealedPartSurvivesItsTrainer(t *testing.T) {
+	n := newNode(t, 3*slotBytes)
+	n.start(time.Minute)
+	tr := n.trainer("one", 0, 1)
+	part := tr.save(7, 0)
+	info, err := part.Wait(t.Context(), moraine.Local)
+	require.NoError(t, err)
+	require.Equal(t, uint64(7), info.Step)
+	tr.die()
+	n.requireStep(7, 1)
+	require.Eventually(t, func() bool { return n.states()[7] == agentproto.Committed }, time.Minute, 20*time.Millisecond)
+	n.trainer("two", 0, 1).save(8, 0) // not Busy: the dead trainer left no session
+	n.requireStep(8, 1)
+	require.NoError(t, n.stop())
+}
+
+// TestTheNextAgentGoesOn: parts that were sealed in an agent's memory are in a committed step
+// after the next agent has started, though their trainer is gone, too.
+func TestTheNextAgentGoesOn(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.start(0)
+	first := n.trainer("one", 0, 2)
+	first.save(1, 0)
+	n.trainer("one", 1, 2).save(1, 1)
+	n.requireStep(1, 2)
+	first.save(2, 0) // rank 1 has not sealed: the step is not committed
+	first.die()
+	err := n.stop()
+	require.ErrorIs(t, err, moraine.Incomplete)
+	require.ErrorContains(t, err, "step 2, rank 0")
+	n.start(time.Minute)
+	require.Equal(t, map[uint64]string{1: agentproto.Committed, 2: agentproto.Local}, n.states())
+	n.trainer("one", 1, 2).save(2, 1)
+	n.requireStep(2, 2)
+	require.NoError(t, n.stop())
+}
+
+// TestATrainerFindsTheNextAgent: a trainer whose agent was restarted between saves saves on, and
+// learns how its earlier part ended.
+func TestATrainerFindsTheNextAgent(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.start(0)
+	tr := n.trainer("one", 0, 1)
+	part := tr.save(1, 0)
+	_ = n.stop() // the part may be committed by then, or not
+	n.start(time.Minute)
+	_, err := part.Wait(t.Context(), moraine.NVMe)
+	require.NoError(t, err)
+	tr.save(2, 0)
+	n.requireStep(1, 1)
+	n.requireStep(2, 1)
+}
+
+// TestAnUnsealedPartEndsWithItsTrainer: the other ranks learn at once that a trainer died while it
+// copied, and its memory is given back.
+func TestAnUnsealedPartEndsWithItsTrainer(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.start(0)
+	other := n.trainer("one", 1, 2).save(3, 1)
+	tr := n.trainer("one", 0, 2)
+	_, err := tr.fill(3, 0, ckpt.BeginOptions{})
+	require.NoError(t, err)
+	tr.die()
+	_, err = other.Wait(t.Context(), moraine.NVMe)
+	require.ErrorIs(t, err, moraine.Aborted)
+	require.ErrorContains(t, err, "rank 0")
+	require.Eventually(t, func() bool {
+		left, err := filepath.Glob(filepath.Join(n.dir, "arena", "slot-*"))
+		require.NoError(t, err)
+		return len(left) <= 1 // the other rank's, free again
+	}, time.Minute, 20*time.Millisecond)
+}
+
+// TestTheMemoryOfTheNodeIsBounded: the arenas never take more than their limit, a save that does
+// not fit says so at once, and the last good part of a rank stays.
+func TestTheMemoryOfTheNodeIsBounded(t *testing.T) {
+	n := newNode(t, 2*slotBytes)
+	n.start(0)
+	tr := n.trainer("one", 0, 2)
+	_, err := tr.run.Begin(t.Context(), 1, ckpt.BeginOptions{Bytes: 1 << 30})
+	require.ErrorIs(t, err, moraine.NoSpace)
+	require.ErrorContains(t, err, "--arena-memory")
+	_, err = tr.run.Begin(t.Context(), 1, ckpt.BeginOptions{})
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+	tr.save(1, 0) // both slots are taken while rank 1 has not sealed
+	tr.save(2, 0)
+	_, err = tr.fill(3, 0, ckpt.BeginOptions{NoWait: true})
+	require.ErrorIs(t, err, moraine.Busy)
+	rank1, err := n.client(t.Context())
+	require.NoError(t, err)
+	run1, err := ckpt.OpenRun(t.Context(), rank1.Client, runPath, ckpt.RunOptions{Launch: ckpt.Launch{Name: "one"}, Rank: 1, World: 2})
+	require.NoError(t, err)
+	for step := uint64(1); step <= 3; step++ {
+		part, err := run1.Begin(t.Context(), step, ckpt.BeginOptions{})
+		require.NoError(t, err)
+		require.NoError(t, part.AddTensor(t.Context(), ckpt.Tensor{Name: "w1", DType: safetensors.U8, Shape: []int64{partBytes}, Data: data(step, 1)}))
+		require.NoError(t, part.AddBlob(t.Context(), "rng", []byte("state of rank 1")))
+		require.NoError(t, part.Seal(t.Context()))
+	}
+	tr.save(3, 0) // it waits until step 2 is committed, whose part makes that of step 1 needless
+	for step := uint64(1); step <= 3; step++ {
+		n.requireStep(step, 2)
+	}
+	require.NoError(t, run1.Close(t.Context()))
+	require.NoError(t, rank1.Close())
+	require.Eventually(t, func() bool {
+		got := n.states()
+		return len(got) == 1 && got[3] == agentproto.Committed
+	}, time.Minute, 20*time.Millisecond, "only the last good part is kept")
+}
+
+// TestOneAgentForANode: a second agent of the same arenas is refused.
+func TestOneAgentForANode(t *testing.T) {
+	n := newNode(t, slotBytes)
+	n.start(0)
+	_, err := agent.New(agent.Config{Socket: n.socket() + "2", Dir: filepath.Join(n.dir, "arena"), Memory: slotBytes}, agent.Deps{})
+	require.ErrorIs(t, err, moraine.Busy)
+	_, err = agent.New(agent.Config{Socket: n.socket() + "2", Dir: t.TempDir(), Memory: slotBytes}, agent.Deps{})
+	require.ErrorContains(t, err, "not in memory")
+}
+
+// TestBadRequestsAreRefused: what no trainer sends gets an error or ends its connection, and the
+// agent serves on.
+func TestBadRequestsAreRefused(t *testing.T) {
+	n := newNode(t, 3*slotBytes)
+	n.start(0)
+	for name, frame := range map[string][]byte{
+		"length past the bound": binary.LittleEndian.AppendUint32(nil, agentproto.MaxFrame+1),
+		"no JSON":               append(binary.LittleEndian.AppendUint32(nil, 3), "abc"...),
+		"half a frame":          append(binary.LittleEndian.AppendUint32(nil, 30), "{"...),
+		"half a length":         {1, 0},
+	} {
+		c, err := net.Dial("unix", n.socket())
+		require.NoError(t, err)
+		_, err = c.Write(frame)
+		require.NoError(t, err)
+		require.NoError(t, c.(*net.UnixConn).CloseWrite())
+		b := make([]byte, 1)
+		_, err = c.Read(b)
+		require.Error(t, err, name)
+		require.NoError(t, c.Close())
+	}
+	conn, err := agentproto.Dial(t.Context(), n.socket())
+	require.NoError(t, err)
+	defer conn.Close()
+	ask := func(req *agentproto.Request) error {
+		_, _, err := conn.Exchange(t.Context(), req)
+		return err
+	}
+	require.ErrorIs(t, ask(&agentproto.Request{}), moraine.Unimplemented)
+	require.ErrorIs(t, ask(&agentproto.Request{Hello: &agentproto.Hello{Version: 99}}), moraine.NewerFormat)
+	require.ErrorIs(t, ask(&agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1}}), moraine.InvalidArgument)
+	require.NoError(t, ask(&agentproto.Request{Open: &agentproto.Open{Run: runPath, World: 1, Launch: "one"}}))
+	require.NoError(t, ask(&agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1 << 20}}))
+	require.ErrorIs(t, ask(&agentproto.Request{Begin: &agentproto.Begin{Step: 2, Bytes: 1 << 20}}), moraine.InvalidArgument)
+	require.ErrorIs(t, ask(&agentproto.Request{Seal: &agentproto.Seal{Step: 2}}), moraine.InvalidArgument)
+	for _, place := range []agentproto.Tensor{{At: -1, Bytes: 4}, {At: 0, Bytes: 1 << 40}, {At: 1 << 62, Bytes: 1 << 62}, {At: 0, Bytes: -1}} {
+		place.Name, place.DType, place.Shape = "w", "U8", []int64{4}
+		require.ErrorIs(t, ask(&agentproto.Request{Seal: &agentproto.Seal{Step: 1, Tensors: []agentproto.Tensor{place}}}), moraine.InvalidArgument)
+	}
+	require.ErrorIs(t, ask(&agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 1, Level: "moon"}}), moraine.Unimplemented)
+	require.ErrorIs(t, ask(&agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 9, Level: "nvme"}}), moraine.NotFound)
+	require.NoError(t, ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 1, Reason: "test"}}))
+	require.Equal(t, map[uint64]string{1: agentproto.Failed}, n.states())
+}
+
+// TestASumThatDoesNotFitEndsThePart: bytes that changed between the trainer's copy and the write
+// to the cluster are found, and no step has them.
+func TestASumThatDoesNotFitEndsThePart(t *testing.T) {
+	n := newNode(t, 3*slotBytes)
+	n.start(0)
+	conn, err := agentproto.Dial(t.Context(), n.socket())
+	require.NoError(t, err)
+	defer conn.Close()
+	exchange := func(req *agentproto.Request) {
+		_, files, err := conn.Exchange(t.Context(), req)
+		require.NoError(t, err)
+		for _, f := range files {
+			_, err := f.WriteAt(data(1, 0), 0)
+			require.NoError(t, err)
+			require.NoError(t, f.Close()) // the sums behind it are 0
+		}
+	}
+	exchange(&agentproto.Request{Open: &agentproto.Open{Run: runPath, World: 1, Launch: "one"}})
+	exchange(&agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1 << 20}})
+	exchange(&agentproto.Request{Seal: &agentproto.Seal{Step: 1, SumsAt: partBytes, Tensors: []agentproto.Tensor{
+		{Name: "w0", DType: "U8", Shape: []int64{partBytes}, Bytes: partBytes}}}})
+	_, err = agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 1, Level: "nvme"}})
+	require.ErrorIs(t, err, moraine.Corrupt)
+}

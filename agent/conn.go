@@ -1,0 +1,256 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// maxConns bounds the connections of one user: each rank needs two.
+const maxConns = 1024
+
+// conn is one connection of a trainer. One goroutine uses it.
+type conn struct {
+	a      *Agent
+	c      *agentproto.Conn
+	uid    uint32
+	greets bool // Hello came
+	run    *run // nil before Open
+	// filling is the part between Begin and Seal, sealTimeoutMillis its Begin's.
+	filling           *part
+	sealTimeoutMillis int64
+}
+
+// accept serves connections until the listener is closed.
+func (a *Agent) accept() {
+	for {
+		c, err := a.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // of descriptors, for example
+			a.log.Warn("connection not accepted", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-a.work.Done():
+			}
+			continue
+		}
+		a.mu.Lock()
+		full := a.conns == nil || len(a.conns) >= maxConns
+		if !full {
+			a.conns[c] = struct{}{}
+		}
+		a.mu.Unlock()
+		if full {
+			_ = c.Close() // nothing was said
+			continue
+		}
+		a.running.Go(func() { a.serve(c) })
+	}
+}
+
+// serve answers one trainer until its connection ends. A part that it has not sealed ends then,
+// too.
+func (a *Agent) serve(uc *net.UnixConn) {
+	ctx, cancel := context.WithCancel(a.work)
+	defer cancel()
+	c := &conn{a: a, c: agentproto.NewConn(uc)}
+	defer func() {
+		a.mu.Lock()
+		delete(a.conns, uc)
+		a.mu.Unlock()
+		_ = uc.Close() // it has ended
+		c.end()
+	}()
+	uid, err := peerUser(uc)
+	if err != nil {
+		a.log.Warn("peer unknown", "err", err)
+		return
+	}
+	c.uid = uid
+	for {
+		var req agentproto.Request
+		files, err := c.c.Receive(&req)
+		for _, f := range files {
+			_ = f.Close() // a trainer has none to give
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				a.log.Info("connection ended", "uid", uid, "err", err)
+			}
+			return
+		}
+		reply, file := c.answer(ctx, &req)
+		var attached []*os.File
+		if file != nil {
+			attached = []*os.File{file}
+		}
+		if err := c.c.Send(reply, attached...); err != nil {
+			a.log.Info("connection ended", "uid", uid, "err", err)
+			return
+		}
+	}
+}
+
+// end ends what lives only as long as the connection.
+func (c *conn) end() {
+	if c.filling != nil {
+		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
+	}
+	if c.run != nil {
+		c.a.release(c.run)
+	}
+}
+
+// answer serves one request. file is the descriptor that goes with the reply.
+func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agentproto.Reply, file *os.File) {
+	reply = &agentproto.Reply{}
+	var err error
+	switch {
+	case req.Hello != nil:
+		reply.Hello, err = c.hello(req.Hello)
+	case !c.greets:
+		err = c.invalid("the first request of a connection is hello")
+	case req.Open != nil:
+		reply.Open, err = c.open(ctx, req.Open)
+	case req.Begin != nil:
+		reply.Begin, file, err = c.begin(ctx, req.Begin)
+	case req.Seal != nil:
+		reply.Seal, err = c.seal(req.Seal)
+	case req.Abort != nil:
+		reply.Abort, err = c.abort(req.Abort)
+	case req.Wait != nil:
+		wctx, cancel := bounded(ctx, req.Wait.TimeoutMillis)
+		defer cancel()
+		reply.Wait, err = c.a.wait(wctx, c.uid, req.Wait)
+	case req.Push != nil:
+		reply.Push, err = c.push(ctx, req.Push)
+	case req.Status != nil:
+		reply.Status = c.status()
+	default:
+		err = &moraine.Error{Op: "agent", Kind: moraine.Unimplemented, Err: errors.New("this agent does not know the request")}
+	}
+	if err != nil {
+		return &agentproto.Reply{Error: agentproto.ErrorOf(err)}, nil
+	}
+	return reply, file
+}
+
+func (c *conn) invalid(format string, args ...any) error {
+	return &moraine.Error{Op: "agent", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
+}
+
+func bounded(ctx context.Context, millis int64) (context.Context, context.CancelFunc) {
+	if millis <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(millis)*time.Millisecond)
+}
+
+func (c *conn) hello(req *agentproto.Hello) (*agentproto.HelloReply, error) {
+	if req.Version != agentproto.Version {
+		return nil, &moraine.Error{Op: "agent", Kind: moraine.NewerFormat, Err: fmt.Errorf(
+			"the trainer speaks version %d of the protocol, this agent %d: upgrade the older of the two", req.Version, agentproto.Version)}
+	}
+	if !c.a.mayUse(c.uid) {
+		return nil, &moraine.Error{Op: "agent", Kind: moraine.PermissionDenied, Err: fmt.Errorf(
+			"user %d may not use this agent: start it as this user, or with --allow-user %d", c.uid, c.uid)}
+	}
+	c.greets = true
+	return &agentproto.HelloReply{Version: agentproto.Version, Memory: c.a.cfg.Memory, Used: c.a.pool.inUse()}, nil
+}
+
+// mayUse reports whether a user may use the agent. All users act with the agent's certificate.
+func (a *Agent) mayUse(uid uint32) bool {
+	if uid == 0 || uid == uint32(os.Geteuid()) {
+		return true
+	}
+	for _, u := range a.cfg.Users {
+		if u == uid {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.OpenReply, error) {
+	if c.run != nil {
+		return nil, c.invalid("this connection has opened %s already", c.run.open.Run)
+	}
+	r, err := c.a.acquire(ctx, runKey{c.uid, req.Run, req.Launch, req.Rank, req.World}, *req)
+	if err != nil {
+		return nil, err
+	}
+	c.run = r
+	return &agentproto.OpenReply{RunID: uint64(r.run.ID()), Attempt: r.run.Attempt()}, nil
+}
+
+func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.BeginReply, *os.File, error) {
+	switch {
+	case c.run == nil:
+		return nil, nil, c.invalid("begin before open")
+	case c.filling != nil:
+		return nil, nil, c.invalid("step %d has not been sealed yet", c.filling.key.step)
+	case req.Bytes <= 0:
+		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
+	}
+	p, err := c.a.begin(ctx, c.run, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.filling, c.sealTimeoutMillis = p, req.SealTimeoutMillis
+	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem))}, p.slot.file, nil
+}
+
+// unsealed returns the connection's part that is being filled.
+func (c *conn) unsealed(step uint64) (*part, error) {
+	if c.filling == nil || c.filling.key.step != step {
+		return nil, c.invalid("step %d is not between begin and seal on this connection", step)
+	}
+	return c.filling, nil
+}
+
+func (c *conn) seal(req *agentproto.Seal) (*agentproto.SealReply, error) {
+	p, err := c.unsealed(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.a.seal(p, req, c.sealTimeoutMillis); err != nil {
+		return nil, err
+	}
+	c.filling = nil
+	return &agentproto.SealReply{}, nil
+}
+
+func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
+	p, err := c.unsealed(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	c.filling = nil
+	c.a.abandon(p, errors.New(req.Reason))
+	return &agentproto.AbortReply{}, nil
+}
+
+func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
+	ctx, cancel := bounded(ctx, req.DeadlineMillis)
+	defer cancel()
+	return &agentproto.PushReply{Parts: c.a.pushed(ctx, c.mine)}, nil
+}
+
+func (c *conn) status() *agentproto.StatusReply {
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	return &agentproto.StatusReply{Memory: c.a.cfg.Memory, Used: c.a.pool.inUse(), Parts: c.a.list(c.mine)}
+}
+
+// mine reports whether the connection's user may see a part: its own, and root all.
+func (c *conn) mine(p *part) bool { return c.uid == 0 || p.key.uid == c.uid }

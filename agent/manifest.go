@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+)
+
+const (
+	manifestVersion = 1
+	manifestSuffix  = ".json"
+)
+
+// manifest is what the agent keeps of a sealed part beside its slot, so that the agent after it
+// can write the part to the cluster.
+type manifest struct {
+	Version int             `json:"version"`
+	UID     uint32          `json:"uid"`
+	Open    agentproto.Open `json:"open"`
+	RunID   uint64          `json:"run_id"`
+	Attempt uint32          `json:"attempt"`
+	// SealTimeoutMillis is Begin's.
+	SealTimeoutMillis int64           `json:"seal_timeout_ms,omitempty"`
+	Seal              agentproto.Seal `json:"seal"`
+	// Committed says that the step is: the slot is only kept to be read.
+	Committed bool `json:"committed,omitempty"`
+}
+
+// write makes or replaces the manifest of a slot. It takes effect whole or not at all.
+func (m *manifest) write(dir, slot string) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, slot+manifestSuffix)
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return noSpace(err)
+	}
+	return os.Rename(tmp, path)
+}
+
+// noSpace is the error of a tmpfs that is full.
+func noSpace(err error) error {
+	return &moraine.Error{Op: "agent.Seal", Kind: moraine.NoSpace, Err: err}
+}
+
+// removeManifest removes the manifest of a slot, if it has one.
+func removeManifest(dir, slot string) error {
+	err := os.Remove(filepath.Join(dir, slot+manifestSuffix))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func readManifest(path string) (*manifest, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var m manifest
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if m.Version != manifestVersion {
+		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.NewerFormat,
+			Err: fmt.Errorf("version %d; this build reads %d", m.Version, manifestVersion)}
+	}
+	return &m, nil
+}
+
+// lendTo adds the tensors and blobs of a slot to a part. The sums come from the slot, or are
+// computed now.
+func (m *manifest) lendTo(part *ckpt.Part, mem []byte) error {
+	sums := sumTable{at: m.Seal.SumsAt}
+	for _, t := range m.Seal.Tensors {
+		dtype, err := safetensors.ParseDType(t.DType)
+		if err != nil {
+			return &moraine.Error{Op: "agent.Seal", Ref: t.Name, Kind: moraine.InvalidArgument, Err: err}
+		}
+		err = part.LendTensor(ckpt.Tensor{Name: t.Name, DType: dtype, Shape: t.Shape, Global: t.Global,
+			Offset: t.Offset, Data: mem[t.At : t.At+t.Bytes]}, sums.next(mem, t.Bytes))
+		if err != nil {
+			return err
+		}
+	}
+	for _, b := range m.Seal.Blobs {
+		if err := part.LendBlob(b.Name, mem[b.At:b.At+b.Bytes], sums.next(mem, b.Bytes)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytes returns how many bytes the part has.
+func (m *manifest) bytes() (n int64) {
+	for _, t := range m.Seal.Tensors {
+		n += t.Bytes
+	}
+	for _, b := range m.Seal.Blobs {
+		n += b.Bytes
+	}
+	return n
+}
+
+// checkPlaces fails unless all that a Seal names lies in a slot of size bytes.
+func checkPlaces(seal *agentproto.Seal, size int64) error {
+	blocks := int64(0)
+	check := func(what, name string, at, n int64) error {
+		if at < 0 || n < 0 || at > size || n > size-at {
+			return &moraine.Error{Op: "agent.Seal", Ref: name, Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("the %s at %d of %d bytes is not within the slot's %d", what, at, n, size)}
+		}
+		blocks += (n + moraine.BlockSize - 1) / moraine.BlockSize
+		return nil
+	}
+	for _, t := range seal.Tensors {
+		if err := check("tensor", t.Name, t.At, t.Bytes); err != nil {
+			return err
+		}
+	}
+	for _, b := range seal.Blobs {
+		if err := check("blob", b.Name, b.At, b.Bytes); err != nil {
+			return err
+		}
+	}
+	if seal.SumsAt == 0 {
+		return nil
+	}
+	return check("table of sums", "sums_at", seal.SumsAt, 4*blocks)
+}
+
+// sumTable reads a slot's table of sums from front to back. A table at 0 has none.
+type sumTable struct{ at int64 }
+
+func (s *sumTable) next(mem []byte, bytes int64) []uint32 {
+	if s.at == 0 {
+		return nil
+	}
+	sums := make([]uint32, (bytes+moraine.BlockSize-1)/moraine.BlockSize)
+	for i := range sums {
+		sums[i] = binary.LittleEndian.Uint32(mem[s.at:])
+		s.at += 4
+	}
+	return sums
+}

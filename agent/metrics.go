@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/internal/metric"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts the work of an agent.
+type Metrics struct {
+	// Saves are the metrics of the writing of parts.
+	Saves *ckpt.Metrics
+
+	Sealed    prometheus.Counter
+	Committed prometheus.Counter
+	Failed    *prometheus.CounterVec // by kind
+	Retries   prometheus.Counter
+	Recovered prometheus.Counter
+	Memory    prometheus.Gauge // bytes of slots
+}
+
+// NewMetrics makes the metrics and registers them with reg, which may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := metric.For(reg, "agent")
+	return &Metrics{
+		Saves:     ckpt.NewMetrics(reg),
+		Sealed:    f.Counter("sealed_parts_total", "Parts that trainers sealed: they are at level local."),
+		Committed: f.Counter("committed_parts_total", "Parts whose step is committed."),
+		Failed:    f.Counters("failed_parts_total", "Parts whose step will never be committed, by kind of error.", "kind"),
+		Retries:   f.Counter("part_retries_total", "Times that a sealed part was written to the cluster again."),
+		Recovered: f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
+		Memory:    f.Gauge("slot_bytes", "Memory of slots, free ones included."),
+	}
+}

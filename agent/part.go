@@ -1,0 +1,405 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+const (
+	// retryPause is the pause before a part is written again from its start. By then package ckpt
+	// has already tried several times.
+	retryPause = 5 * time.Second
+	// keptFailed bounds the failed parts that the agent remembers, for status.
+	keptFailed = 100
+)
+
+// part is one rank's part of a step in a slot, from Begin on.
+type part struct {
+	key   partKey
+	run   *run
+	slot  *slot // nil: it gave the slot back
+	bytes int64
+
+	// save is the part in the cluster, of the present attempt to write it.
+	save     *ckpt.Part
+	manifest *manifest // set by Seal
+
+	state string // of agentproto
+	err   error  // of a failed one
+	info  ckpt.StepInfo
+	// written is closed when the part is in the cluster, or has failed.
+	written chan struct{}
+	// ended is closed when the part is committed or failed.
+	ended chan struct{}
+}
+
+// begin gives a trainer a slot for its part of a step.
+func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part, error) {
+	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes,
+		state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
+	if err := a.admit(p); err != nil {
+		return nil, err
+	}
+	var err error
+	p.slot, err = a.pool.take(ctx, r.key.uid, req.Bytes, !req.NoWait, func() (bool, bool) { return a.spare(p) })
+	if err != nil {
+		a.forget(p)
+		return nil, err
+	}
+	p.save, err = r.run.Begin(ctx, req.Step, ckpt.BeginOptions{SealTimeout: time.Duration(req.SealTimeoutMillis) * time.Millisecond})
+	if err != nil {
+		a.pool.put(p.slot)
+		a.forget(p)
+		return nil, err
+	}
+	a.mu.Lock()
+	r.refs++
+	a.mu.Unlock()
+	return p, nil
+}
+
+// admit adds a part that begins. A failed one of the same step gives way.
+func (a *Agent) admit(p *part) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining {
+		return &moraine.Error{Op: "agent.Begin", Kind: moraine.Unavailable, Err: errors.New("the agent is shutting down: it accepts no new part")}
+	}
+	if old := a.parts[p.key]; old != nil && old.state != agentproto.Failed {
+		return &moraine.Error{Op: "agent.Begin", Ref: p.ref(), Kind: moraine.Exists, Err: errors.New("the node has this part already")}
+	}
+	a.parts[p.key] = p
+	return nil
+}
+
+func (p *part) ref() string {
+	return fmt.Sprintf("%s step %d (attempt %d) rank %d", p.key.path, p.key.step, p.key.attempt, p.key.rank)
+}
+
+func (a *Agent) forget(p *part) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.parts[p.key] == p {
+		delete(a.parts, p.key)
+	}
+	a.notify()
+}
+
+// spare gives back the slot of a committed part that is not the last good one of its rank, or is
+// of a run that no trainer has open. more says whether any part may give its slot back later.
+func (a *Agent) spare(except *part) (freed, more bool) {
+	a.mu.Lock()
+	var victim *part
+	for _, p := range a.parts {
+		switch {
+		case p == except || p.slot == nil: // it has none, or waits here too
+		case p.state == agentproto.Committed:
+			if _, open := a.runs[p.run.key]; !open && (victim == nil || p.info.CommittedAt.Before(victim.info.CommittedAt)) {
+				victim = p
+			}
+		case p.state != agentproto.Failed:
+			more = true // once it is committed, it or the one before it is needed no more
+		}
+	}
+	var s *slot
+	if victim != nil {
+		s = victim.slot
+		victim.slot = nil
+		delete(a.parts, victim.key)
+	}
+	a.mu.Unlock()
+	if s == nil {
+		return false, more
+	}
+	a.dropSlot(s, true)
+	return true, more
+}
+
+// dropSlot returns a slot whose part is of no use any more. reuse says that no trainer writes to
+// it. Without its manifest the next agent takes the slot for an unsealed one.
+func (a *Agent) dropSlot(s *slot, reuse bool) {
+	if err := removeManifest(a.cfg.Dir, s.name); err != nil {
+		a.log.Warn("manifest not removed", "slot", s.name, "err", err)
+		reuse = false
+	}
+	if reuse {
+		a.pool.put(s)
+		return
+	}
+	a.pool.discard(s)
+}
+
+// abandon ends a part that is not sealed. The slot is not used again: its trainer may still
+// write to it.
+func (a *Agent) abandon(p *part, cause error) {
+	p.save.Abort(cause)
+	<-p.save.Done()
+	a.pool.discard(p.slot)
+	a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
+	a.release(p.run)
+}
+
+// seal makes a part survive its trainer, and begins to write it to the cluster.
+func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) error {
+	if err := checkPlaces(req, int64(len(p.slot.mem))); err != nil {
+		return err
+	}
+	m := &manifest{Version: manifestVersion, UID: p.key.uid, Open: p.run.open, RunID: uint64(p.run.run.ID()), Attempt: p.key.attempt,
+		SealTimeoutMillis: sealTimeoutMillis, Seal: *req}
+	// COMMIT POINT of level local: the next agent finds the manifest.
+	if err := m.write(a.cfg.Dir, p.slot.name); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	p.manifest, p.bytes, p.state = m, m.bytes(), agentproto.Local
+	a.notify()
+	a.mu.Unlock()
+	a.metrics.Sealed.Inc()
+	a.running.Go(func() { a.drive(p) })
+	return nil
+}
+
+// drive writes a sealed part to the cluster, and follows its step to its end.
+func (a *Agent) drive(p *part) {
+	defer a.release(p.run)
+	for {
+		err := a.writeOnce(p)
+		if err == nil {
+			a.committed(p)
+			return
+		}
+		if a.work.Err() != nil {
+			return // the next agent goes on
+		}
+		if !passing(err) {
+			a.log.Warn("part failed", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
+			a.giveUp(p, err)
+			return
+		}
+		a.log.Warn("part not written yet", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
+		a.metrics.Retries.Inc()
+		if !a.pause(retryPause) {
+			return
+		}
+		if p.save, err = p.run.run.Begin(a.work, p.key.step, p.beginOptions()); err != nil {
+			a.giveUp(p, err)
+			return
+		}
+	}
+}
+
+// pause waits, and reports whether the agent goes on.
+func (a *Agent) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-a.work.Done():
+		return false
+	}
+}
+
+func (p *part) beginOptions() ckpt.BeginOptions {
+	return ckpt.BeginOptions{SealTimeout: time.Duration(p.manifest.SealTimeoutMillis) * time.Millisecond}
+}
+
+// passing reports whether writing the part again may succeed.
+func passing(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError:
+		return true
+	}
+	return false
+}
+
+// writeOnce writes the part and waits until its step is committed.
+func (a *Agent) writeOnce(p *part) error {
+	err := a.writePart(p)
+	var info ckpt.StepInfo
+	switch {
+	case errors.Is(err, moraine.Exists):
+		// An agent before this one, or an attempt whose answer was lost, has written the part: only
+		// sessions of this rank can, and only this slot has had its bytes.
+		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
+	case err == nil:
+		info, err = p.save.Wait(a.work, moraine.NVMe)
+	}
+	if err == nil {
+		a.mu.Lock()
+		p.info = info
+		a.mu.Unlock()
+	}
+	return err
+}
+
+// writePart lends the slot to p.save, and waits until that has written and sealed the part.
+func (a *Agent) writePart(p *part) error {
+	err := p.manifest.lendTo(p.save, p.slot.mem)
+	if err == nil {
+		err = p.save.Seal(a.work)
+	}
+	if err != nil {
+		p.save.Abort(err)
+		<-p.save.Done()
+		return err
+	}
+	<-p.save.Done()
+	if p.save.Written() == 0 {
+		_, err := p.save.Wait(a.work, moraine.NVMe)
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	closeOnce(p.written)
+	return nil
+}
+
+// committed keeps the part's slot as the last good one of its rank, and gives back those of
+// earlier steps.
+func (a *Agent) committed(p *part) {
+	p.manifest.Committed = true
+	if err := p.manifest.write(a.cfg.Dir, p.slot.name); err != nil {
+		a.log.Warn("manifest not written", "slot", p.slot.name, "err", err)
+	}
+	a.mu.Lock()
+	p.state = agentproto.Committed
+	old := a.supersede(p.key)
+	closeOnce(p.written)
+	close(p.ended)
+	a.notify()
+	a.mu.Unlock()
+	a.metrics.Committed.Inc()
+	for _, s := range old {
+		a.dropSlot(s, true)
+	}
+}
+
+// supersede takes all committed parts of a rank but the newest out, and returns their slots. The
+// caller holds the mutex.
+func (a *Agent) supersede(of partKey) (old []*slot) {
+	var newest *part
+	for _, q := range a.parts {
+		if q.state != agentproto.Committed || q.key.uid != of.uid || q.key.path != of.path || q.key.rank != of.rank {
+			continue
+		}
+		drop := q
+		if newest == nil || q.key.after(newest.key) {
+			drop, newest = newest, q
+		}
+		if drop != nil {
+			old = append(old, drop.slot)
+			delete(a.parts, drop.key)
+		}
+	}
+	return old
+}
+
+// after reports whether k is of a later attempt than l, or of a later step of the same.
+func (k partKey) after(l partKey) bool {
+	return k.attempt > l.attempt || k.attempt == l.attempt && k.step > l.step
+}
+
+// giveUp ends a sealed part whose step will never be committed.
+func (a *Agent) giveUp(p *part, err error) {
+	a.dropSlot(p.slot, true)
+	a.fail(p, err)
+}
+
+// fail remembers why a part failed, for status and for those that wait.
+func (a *Agent) fail(p *part, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.state, p.err, p.slot = agentproto.Failed, err, nil
+	closeOnce(p.written)
+	close(p.ended)
+	failed := 0
+	for _, q := range a.parts {
+		if q.state == agentproto.Failed {
+			failed++
+		}
+	}
+	for key, q := range a.parts {
+		if failed > keptFailed && q != p && q.state == agentproto.Failed {
+			delete(a.parts, key)
+			failed--
+		}
+	}
+	a.metrics.Failed.WithLabelValues(moraine.KindOf(err).String()).Inc()
+	a.notify()
+}
+
+// closeOnce closes a channel that may be closed already. The caller holds the mutex.
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+// list describes the parts that want selects, by run, step and rank. The caller holds the mutex.
+func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
+	for _, p := range a.parts {
+		if !want(p) {
+			continue
+		}
+		d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
+			Bytes: p.bytes, State: p.state}
+		if p.err != nil {
+			d.Error = p.err.Error()
+		}
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(x, y agentproto.Part) int {
+		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(x.Attempt, y.Attempt), cmp.Compare(x.Step, y.Step), cmp.Compare(x.Rank, y.Rank))
+	})
+	return out
+}
+
+// wait waits until a part has reached a level. See agentproto.Wait.
+func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*agentproto.WaitReply, error) {
+	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
+	a.mu.Lock()
+	p := a.parts[key]
+	a.mu.Unlock()
+	if p == nil {
+		return nil, &moraine.Error{Op: "agent.Wait", Ref: fmt.Sprintf("%s step %d", req.Run, req.Step), Kind: moraine.NotFound,
+			Err: errors.New("the node has no such part: it was never sealed here, or a newer good one has taken its place")}
+	}
+	var until chan struct{}
+	switch req.Level {
+	case agentproto.Local:
+	case "part":
+		until = p.written
+	case moraine.Memory.String(), moraine.NVMe.String():
+		until = p.ended
+	default:
+		return nil, &moraine.Error{Op: "agent.Wait", Kind: moraine.Unimplemented,
+			Err: fmt.Errorf("level %q: wait for local, part, memory or nvme", req.Level)}
+	}
+	if until != nil {
+		select {
+		case <-until:
+		case <-ctx.Done():
+			return nil, &moraine.Error{Op: "agent.Wait", Ref: p.ref(), Kind: moraine.Timeout, Err: ctx.Err()}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch p.state {
+	case agentproto.Failed:
+		return nil, p.err
+	case agentproto.Filling:
+		return nil, &moraine.Error{Op: "agent.Wait", Ref: p.ref(), Kind: moraine.InvalidArgument, Err: errors.New("the part is not sealed yet")}
+	case agentproto.Committed:
+		return &agentproto.WaitReply{Level: p.info.Level.String(), Path: p.info.Path, Bytes: p.info.Bytes}, nil
+	}
+	return &agentproto.WaitReply{Level: agentproto.Local}, nil
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// recover goes on with the parts that the agent before this one left. A slot without a manifest
+// was never sealed: its memory is given back, for its trainer may still write to it. Only the last
+// good part of a rank is kept.
+func (a *Agent) recover() {
+	slots, manifests, err := a.pool.leftovers()
+	if err != nil {
+		a.log.Error("arenas not read", "dir", a.cfg.Dir, "err", err)
+		return
+	}
+	sealed := map[string]bool{}
+	for _, name := range manifests {
+		slot := strings.TrimSuffix(name, manifestSuffix)
+		if err := a.recoverSlot(slot); err != nil {
+			a.log.Warn("part not recovered", "slot", slot, "err", err)
+			continue
+		}
+		sealed[slot] = true
+	}
+	for _, name := range slots {
+		if !sealed[name] && !strings.Contains(name, ".") {
+			if err := errors.Join(removeManifest(a.cfg.Dir, name), os.Remove(filepath.Join(a.cfg.Dir, name))); err != nil {
+				a.log.Warn("slot not removed", "slot", name, "err", err)
+			}
+		}
+	}
+}
+
+// recoverSlot takes the slot over, and goes on with its part unless its step is committed.
+func (a *Agent) recoverSlot(name string) error {
+	m, err := readManifest(filepath.Join(a.cfg.Dir, name+manifestSuffix))
+	if err != nil {
+		return err
+	}
+	s, err := a.pool.recover(name, m.UID)
+	if err != nil {
+		return err
+	}
+	if err := checkPlaces(&m.Seal, int64(len(s.mem))); err != nil {
+		a.pool.discard(s)
+		return err
+	}
+	key := runKey{m.UID, m.Open.Run, m.Open.Launch, m.Open.Rank, m.Open.World}
+	p := &part{key: partKey{m.UID, m.Open.Run, m.Open.Rank, m.Attempt, m.Seal.Step}, slot: s, bytes: m.bytes(), manifest: m,
+		run: &run{key: key, open: m.Open}, state: agentproto.Local, written: make(chan struct{}), ended: make(chan struct{})}
+	a.mu.Lock()
+	a.parts[p.key] = p
+	a.mu.Unlock()
+	if m.Committed {
+		p.info = ckpt.StepInfo{Run: moraine.InodeID(m.RunID), Attempt: m.Attempt, Step: m.Seal.Step, Level: moraine.NVMe}
+		a.committed(p)
+		return nil
+	}
+	a.metrics.Recovered.Inc()
+	a.running.Go(func() { a.resume(p) })
+	return nil
+}
+
+// resume opens the run of a recovered part again, and writes the part.
+func (a *Agent) resume(p *part) {
+	r, err := a.reopen(p)
+	if err != nil {
+		if a.work.Err() == nil {
+			a.giveUp(p, err)
+		}
+		return
+	}
+	a.mu.Lock()
+	p.run = r
+	a.mu.Unlock()
+	p.save, err = r.run.Begin(a.work, p.key.step, p.beginOptions())
+	if err != nil {
+		a.giveUp(p, err)
+		a.release(r)
+		return
+	}
+	a.drive(p)
+}
+
+// reopen opens the run until that succeeds or never will. The launch must be the attempt that it
+// was.
+func (a *Agent) reopen(p *part) (*run, error) {
+	open := p.manifest.Open
+	open.Takeover = false // it has the attempt, or has lost it
+	for {
+		r, err := a.acquire(a.work, p.run.key, open)
+		if err == nil {
+			if r.run.Attempt() == p.key.attempt {
+				return r, nil
+			}
+			a.release(r)
+			return nil, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Fenced, Err: errors.New("its launch has another attempt now")}
+		}
+		if !passing(err) && moraine.KindOf(err) != moraine.Busy {
+			return nil, err
+		}
+		a.log.Warn("run not opened yet", "run", open.Run, "rank", open.Rank, "err", err)
+		if !a.pause(retryPause) {
+			return nil, a.work.Err()
+		}
+	}
+}

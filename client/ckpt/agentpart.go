@@ -1,0 +1,85 @@
+package ckpt
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// slotSlack is how much longer than a part its slot is, in bytes, besides the sums: each tensor
+// begins at a multiple of 64.
+const slotSlack = 4 << 20
+
+// beginAtAgent gets a slot for s from the agent of the node.
+func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
+	if s.opts.Bytes <= 0 {
+		return invalid("ckpt.Begin", s.ref(), errors.New("with an agent, Begin needs the bytes of the part: set BeginOptions.Bytes"))
+	}
+	sums := s.opts.Bytes / moraine.BlockSize * 4
+	mem, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: s.opts.Bytes + sums + slotSlack,
+		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.NoWait})
+	if err != nil {
+		return s.wrap(err)
+	}
+	s.stage = stage{metrics: r.opts.Metrics, slot: mem, rest: mem}
+	return nil
+}
+
+// sealAtAgent gives the part to the agent: from then on it survives this process.
+func (s *Part) sealAtAgent(ctx context.Context) error {
+	req := &agentproto.Seal{Step: s.step}
+	var sums []uint32
+	for _, name := range slices.Sorted(maps.Keys(s.slices)) {
+		for _, t := range s.slices[name] {
+			req.Tensors = append(req.Tensors, agentproto.Tensor{Name: name, DType: t.DType.String(), Shape: t.Shape, Global: t.Global,
+				Offset: t.Offset, At: t.bytes.at, Bytes: t.bytes.size})
+			sums = append(sums, t.bytes.blocks...)
+		}
+	}
+	for _, b := range s.blobs {
+		req.Blobs = append(req.Blobs, agentproto.Blob{Name: b.name, At: b.bytes.at, Bytes: b.bytes.size})
+		sums = append(sums, b.bytes.blocks...)
+	}
+	if len(s.stage.rest) < 4*len(sums) {
+		return s.stage.tooLarge()
+	}
+	req.SumsAt = int64(len(s.stage.slot) - len(s.stage.rest))
+	for i, sum := range sums {
+		binary.LittleEndian.PutUint32(s.stage.rest[4*i:], sum)
+	}
+	_, _, err := s.run.agent.request(ctx, &agentproto.Request{Seal: req})
+	if agentproto.Broken(err) && ctx.Err() == nil {
+		return s.run.agent.sealed(ctx, s.step, err)
+	}
+	return err
+}
+
+// follow is the part's own goroutine with an agent: after Seal it waits until the agent has
+// written the part to the cluster, and after Abort it tells the agent.
+func (s *Part) follow(ctx context.Context) {
+	defer close(s.done)
+	defer s.release()
+	if err := wait(ctx, s.sealed); err != nil {
+		s.end(err)
+	}
+	if s.endCause != nil {
+		s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
+		// If the agent does not hear it, the end of the connection tells it.
+		_, _, _ = s.run.agent.request(ctx, &agentproto.Request{Abort: &agentproto.Abort{Step: s.step,
+			Reason: fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause)}})
+		return
+	}
+	sealedAt := s.run.opts.Clock.Now()
+	if err := s.run.agent.waitPart(ctx, s.step); err != nil {
+		s.fail(s.wrap(err))
+		return
+	}
+	s.written = s.run.opts.Clock.Now().Sub(sealedAt)
+	s.run.opts.Metrics.WriteSeconds.Observe(s.written.Seconds())
+}

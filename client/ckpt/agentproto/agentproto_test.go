@@ -1,0 +1,119 @@
+package agentproto_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+var update = flag.Bool("update", false, "write the golden file")
+
+// TestGoldenMessages compares every message, with all its fields, with the golden file: programs
+// in other languages write and read these bytes.
+func TestGoldenMessages(t *testing.T) {
+	part := agentproto.Part{Run: "/runs/a", Attempt: 2, Step: 100, Rank: 1, World: 8, Bytes: 4096, State: agentproto.Failed, Error: "why"}
+	messages := []any{
+		agentproto.Request{Hello: &agentproto.Hello{Version: agentproto.Version}},
+		agentproto.Reply{Hello: &agentproto.HelloReply{Version: 1, Memory: 1 << 30, Used: 1 << 20}},
+		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3, Takeover: true}},
+		agentproto.Reply{Open: &agentproto.OpenReply{RunID: 1 << 40, Attempt: 2}},
+		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, SealTimeoutMillis: 600000, NoWait: true}},
+		agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "slot-00112233aabbccdd", Bytes: 2 << 20}},
+		agentproto.Request{Seal: &agentproto.Seal{Step: 100, SumsAt: 8192,
+			Tensors: []agentproto.Tensor{{Name: "w", DType: "BF16", Shape: []int64{2, 3}, Global: []int64{4, 3}, Offset: []int64{2, 0}, At: 64, Bytes: 12}},
+			Blobs:   []agentproto.Blob{{Name: "rng", At: 128, Bytes: 5}}}},
+		agentproto.Reply{Seal: &agentproto.SealReply{}},
+		agentproto.Request{Abort: &agentproto.Abort{Step: 100, Reason: "why"}},
+		agentproto.Reply{Abort: &agentproto.AbortReply{}},
+		agentproto.Request{Wait: &agentproto.Wait{Run: "/runs/a", Rank: 1, Attempt: 2, Step: 100, Level: "nvme", TimeoutMillis: 1000}},
+		agentproto.Reply{Wait: &agentproto.WaitReply{Level: "nvme", Path: "attempt-2/step-100", Bytes: 12}},
+		agentproto.Request{Push: &agentproto.Push{DeadlineMillis: 25000}},
+		agentproto.Reply{Push: &agentproto.PushReply{Parts: []agentproto.Part{part}}},
+		agentproto.Request{Status: &agentproto.Status{}},
+		agentproto.Reply{Status: &agentproto.StatusReply{Memory: 1 << 30, Used: 1 << 20, Parts: []agentproto.Part{part}}},
+		agentproto.Reply{Error: agentproto.ErrorOf(&moraine.Error{Op: "agent.Begin", Kind: moraine.Busy})},
+	}
+	var got bytes.Buffer
+	enc := json.NewEncoder(&got)
+	for _, m := range messages {
+		require.NoError(t, enc.Encode(m))
+	}
+	golden := filepath.Join("testdata", "messages.jsonl")
+	if *update {
+		require.NoError(t, os.WriteFile(golden, got.Bytes(), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got.String())
+}
+
+// TestErrorsKeepTheirKind: each kind of error is the same after the way to the trainer.
+func TestErrorsKeepTheirKind(t *testing.T) {
+	for k := moraine.Internal; k.String() != "unknown error"; k++ {
+		reply := agentproto.Reply{Error: agentproto.ErrorOf(&moraine.Error{Op: "agent", Kind: k})}
+		require.Equal(t, k, moraine.KindOf(reply.Err()))
+	}
+}
+
+// TestDescriptorsTravel: the descriptors of a reply arrive with it, open and no more than sent.
+func TestDescriptorsTravel(t *testing.T) {
+	c, b := pair(t)
+	a := agentproto.NewConn(c)
+	f, err := os.Create(filepath.Join(t.TempDir(), "slot"))
+	require.NoError(t, err)
+	_, err = f.WriteString("bytes")
+	require.NoError(t, err)
+	go func() {
+		_ = a.Send(agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "s"}}, f)
+		_ = a.Send(agentproto.Reply{Seal: &agentproto.SealReply{}})
+	}()
+	var reply agentproto.Reply
+	files, err := b.Receive(&reply)
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	got := make([]byte, 5)
+	_, err = files[0].ReadAt(got, 0)
+	require.NoError(t, err)
+	require.Equal(t, "bytes", string(got))
+	require.NoError(t, files[0].Close())
+	files, err = b.Receive(&reply)
+	require.NoError(t, err)
+	require.Empty(t, files)
+	require.NoError(t, f.Close())
+}
+
+// pair returns the two ends of a connection.
+func pair(t *testing.T) (*net.UnixConn, *agentproto.Conn) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer l.Close()
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	d, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close(); _ = d.Close() })
+	return c.(*net.UnixConn), agentproto.NewConn(d.(*net.UnixConn))
+}
+
+// FuzzReceive: no bytes make a reader panic, or keep descriptors.
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte{2, 0, 0, 0, '{', '}'})
+	f.Add([]byte{255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		a, b := pair(t)
+		go func() { _, _ = a.Write(p); _ = a.CloseWrite() }()
+		var req agentproto.Request
+		_, _ = b.Receive(&req)
+	})
+}

@@ -1,0 +1,148 @@
+package integration_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/internal/devcluster"
+)
+
+// agentProc is `moraine agent` as a process.
+type agentProc struct {
+	t   *testing.T
+	c   *devcluster.Cluster
+	dir string // in memory
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+func newAgentProc(t *testing.T, c *devcluster.Cluster) *agentProc {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "moraine-test-")
+	require.NoError(t, err)
+	a := &agentProc{t: t, c: c, dir: dir}
+	t.Cleanup(func() {
+		if a.cmd != nil {
+			_ = a.cmd.Process.Kill() // it may have ended
+			_ = a.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Log(a.log.String())
+		}
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return a
+}
+
+func (a *agentProc) socket() string { return filepath.Join(a.dir, "sock") }
+
+func (a *agentProc) start() {
+	a.t.Helper()
+	path, err := binary()
+	require.NoError(a.t, err)
+	_ = os.Remove(a.socket())
+	a.cmd = exec.Command(path, "agent", "--socket", a.socket(), "--arena-dir", filepath.Join(a.dir, "arena"), "--arena-memory", "48MiB",
+		"--endpoint", a.c.Endpoint(), "--certs", a.c.Certs(), "--identity", "admin", "--mode", a.c.Mode())
+	a.cmd.Stderr = &a.log
+	require.NoError(a.t, a.cmd.Start())
+	require.Eventually(a.t, func() bool { _, err := os.Stat(a.socket()); return err == nil }, time.Minute, 10*time.Millisecond)
+}
+
+// end sends a signal and returns the exit code.
+func (a *agentProc) end(sig syscall.Signal) int {
+	a.t.Helper()
+	require.NoError(a.t, a.cmd.Process.Signal(sig))
+	_ = a.cmd.Wait() // the code says it
+	code := a.cmd.ProcessState.ExitCode()
+	a.cmd = nil
+	return code
+}
+
+// run runs a command of the tree and returns its output and exit code.
+func (a *agentProc) run(args ...string) (string, int) {
+	a.t.Helper()
+	path, err := binary()
+	require.NoError(a.t, err)
+	cmd := exec.Command(path, append(args, "--endpoint", a.c.Endpoint(), "--certs", a.c.Certs(), "--identity", "admin", "--mode", a.c.Mode())...)
+	cmd.Env = append(os.Environ(), "MORAINE_LAUNCH=one")
+	out, _ := cmd.CombinedOutput() // the code says it
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// save saves a file as one rank's part by a process that ends when the agent has it.
+func (a *agentProc) save(step, rank, world int) (string, int) {
+	a.t.Helper()
+	file := filepath.Join(a.t.TempDir(), fmt.Sprintf("state-%d", rank))
+	require.NoError(a.t, os.WriteFile(file, bytes.Repeat([]byte{byte(step), byte(rank)}, 1<<20), 0o600))
+	return a.run("ckpt", "save", "moraine:///runs/a", "--step", fmt.Sprint(step), "--rank", fmt.Sprint(rank), "--world", fmt.Sprint(world),
+		"--agent", a.socket(), "--level", "local", file)
+}
+
+// committed lists the committed steps of the run.
+func (a *agentProc) committed() map[uint64]bool {
+	a.t.Helper()
+	out, code := a.run("ckpt", "ls", "moraine:///runs/a", "--json")
+	steps := map[uint64]bool{}
+	if code != 0 {
+		return steps // no step yet
+	}
+	for line := range bytes.Lines([]byte(out)) {
+		var s struct{ Step uint64 }
+		require.NoError(a.t, json.Unmarshal(line, &s), out)
+		steps[s.Step] = true
+	}
+	return steps
+}
+
+// TestTheAgentOutlivesItsTrainers: parts whose trainer processes have ended are in committed
+// steps, though the agent is killed meanwhile. SIGTERM writes what is sealed, and says by its exit
+// code whether that was all.
+func TestTheAgentOutlivesItsTrainers(t *testing.T) {
+	t.Parallel()
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
+	a := newAgentProc(t, c)
+	out, code := a.save(1, 0, 1)
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "moraine agent", "the error says how to start one")
+	a.start()
+
+	out, code = a.save(1, 0, 1)
+	require.Equal(t, 0, code, out)
+	out, code = a.run("ckpt", "push", "--agent", a.socket(), "--deadline", "1m")
+	require.Equal(t, 0, code, out)
+	require.Contains(t, a.committed(), uint64(1))
+
+	out, code = a.save(2, 0, 2) // rank 1 is not there yet
+	require.Equal(t, 0, code, out)
+	out, code = a.run("ckpt", "push", "--agent", a.socket(), "--deadline", "1s")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "no committed step")
+	a.end(syscall.SIGKILL)
+	a.start()
+	out, code = a.save(2, 1, 2)
+	require.Equal(t, 0, code, out)
+	require.Eventually(t, func() bool { return a.committed()[2] }, time.Minute, 100*time.Millisecond)
+
+	out, code = a.save(3, 0, 1)
+	require.Equal(t, 0, code, out)
+	require.Equal(t, 0, a.end(syscall.SIGTERM), "everything is written before the agent ends")
+	require.Contains(t, a.committed(), uint64(3))
+	dir := t.TempDir()
+	out, code = a.run("ckpt", "restore", "moraine:///runs/a", "--step", "3", dir)
+	require.Equal(t, 0, code, out)
+	files, err := filepath.Glob(filepath.Join(dir, "*state-0*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	got, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	require.Equal(t, bytes.Repeat([]byte{3, 0}, 1<<20), got)
+}
