@@ -76,6 +76,8 @@ type Agent struct {
 	// changed is closed and replaced whenever a part changes its state.
 	changed chan struct{}
 	conns   map[*net.UnixConn]struct{}
+	// strangers counts the connections of users who may not use the agent.
+	strangers int
 }
 
 // runKey names one rank of one launch of a run, of one user.

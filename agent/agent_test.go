@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -334,6 +336,13 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		require.Error(t, err, name)
 		require.NoError(t, c.Close())
 	}
+	long, err := net.Dial("unix", n.socket()) // before hello, frames are short
+	require.NoError(t, err)
+	_, err = long.Write(binary.LittleEndian.AppendUint32(nil, 1<<20))
+	require.NoError(t, err)
+	_, err = long.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NoError(t, long.Close())
 	conn, err := agentproto.Dial(t.Context(), n.socket())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -380,5 +389,59 @@ func TestASumThatDoesNotFitEndsThePart(t *testing.T) {
 	exchange(&agentproto.Request{Seal: &agentproto.Seal{Step: 1, SumsAt: partBytes, Tensors: []agentproto.Tensor{
 		{Name: "w0", DType: "U8", Shape: []int64{partBytes}, Bytes: partBytes}}}})
 	_, err = agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 1, Level: "nvme"}})
+	require.ErrorIs(t, err, moraine.Corrupt)
+}
+
+// TestAnotherUserIsRefused: a process of a user who may not use the agent gets an error that says
+// what to do, and cannot keep the agent's connections.
+func TestAnotherUserIsRefused(t *testing.T) {
+	if os.Getenv("MORAINE_TEST_AGENT_SOCKET") != "" {
+		_, err := agentproto.Dial(t.Context(), os.Getenv("MORAINE_TEST_AGENT_SOCKET"))
+		require.ErrorIs(t, err, moraine.PermissionDenied)
+		require.ErrorContains(t, err, "--allow-user 65534")
+		for range 40 {
+			c, err := net.Dial("unix", os.Getenv("MORAINE_TEST_AGENT_SOCKET"))
+			require.NoError(t, err)
+			defer c.Close()
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	n := newNode(t, 3*slotBytes)
+	n.start(0)
+	require.NoError(t, os.Chmod(n.dir, 0o755))
+	dir, err := os.MkdirTemp("/tmp", "moraine-agent-test-")
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	program := filepath.Join(dir, "test")
+	require.NoError(t, os.WriteFile(program, self, 0o755))
+	cmd := exec.Command(program, "-test.run", "^TestAnotherUserIsRefused$")
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), "MORAINE_TEST_AGENT_SOCKET="+n.socket())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Empty(t, n.states())
+}
+
+// TestASlotThatWasCutIsRefused: a trainer that changes the length of its slot cannot seal it.
+func TestASlotThatWasCutIsRefused(t *testing.T) {
+	n := newNode(t, 3*slotBytes)
+	n.start(0)
+	conn, err := agentproto.Dial(t.Context(), n.socket())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, _, err = conn.Exchange(t.Context(), &agentproto.Request{Open: &agentproto.Open{Run: runPath, World: 1, Launch: "one"}})
+	require.NoError(t, err)
+	_, files, err := conn.Exchange(t.Context(), &agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1 << 20}})
+	require.NoError(t, err)
+	require.NoError(t, files[0].Truncate(0))
+	require.NoError(t, files[0].Close())
+	_, _, err = conn.Exchange(t.Context(), &agentproto.Request{Seal: &agentproto.Seal{Step: 1, Tensors: []agentproto.Tensor{
+		{Name: "w0", DType: "U8", Shape: []int64{4}, Bytes: 4}}}})
 	require.ErrorIs(t, err, moraine.Corrupt)
 }

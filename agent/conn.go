@@ -13,8 +13,16 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
-// maxConns bounds the connections of one user: each rank needs two.
-const maxConns = 1024
+const (
+	// maxConns bounds the connections: each rank needs two.
+	maxConns = 1024
+	// maxStrangers bounds the connections of users who may not use the agent. Each gets an error.
+	maxStrangers = 16
+	// strangerPatience is how long such a connection lasts at most.
+	strangerPatience = 5 * time.Second
+	// maxHello bounds the first frame of a connection, in bytes.
+	maxHello = 4 << 10
+)
 
 // conn is one connection of a trainer. One goroutine uses it.
 type conn struct {
@@ -43,42 +51,57 @@ func (a *Agent) accept() {
 			}
 			continue
 		}
-		a.mu.Lock()
-		full := a.conns == nil || len(a.conns) >= maxConns
-		if !full {
-			a.conns[c] = struct{}{}
-		}
-		a.mu.Unlock()
-		if full {
+		uid, err := peerUser(c)
+		if err != nil || !a.admitConn(c, uid) {
 			_ = c.Close() // nothing was said
 			continue
 		}
-		a.running.Go(func() { a.serve(c) })
+		a.running.Go(func() { a.serve(c, uid) })
 	}
+}
+
+// admitConn counts a connection, unless there are too many. That of a user who may not use the
+// agent lasts just long enough to say so.
+func (a *Agent) admitConn(c *net.UnixConn, uid uint32) bool {
+	stranger := !a.mayUse(uid)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conns == nil || len(a.conns)-a.strangers >= maxConns || stranger && a.strangers >= maxStrangers {
+		return false
+	}
+	if stranger {
+		if c.SetDeadline(time.Now().Add(strangerPatience)) != nil {
+			return false
+		}
+		a.strangers++
+	}
+	a.conns[c] = struct{}{}
+	return true
 }
 
 // serve answers one trainer until its connection ends. A part that it has not sealed ends then,
 // too.
-func (a *Agent) serve(uc *net.UnixConn) {
+func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 	ctx, cancel := context.WithCancel(a.work)
 	defer cancel()
-	c := &conn{a: a, c: agentproto.NewConn(uc)}
+	c := &conn{a: a, c: agentproto.NewConn(uc), uid: uid}
 	defer func() {
 		a.mu.Lock()
 		delete(a.conns, uc)
+		if !a.mayUse(uid) {
+			a.strangers--
+		}
 		a.mu.Unlock()
 		_ = uc.Close() // it has ended
 		c.end()
 	}()
-	uid, err := peerUser(uc)
-	if err != nil {
-		a.log.Warn("peer unknown", "err", err)
-		return
-	}
-	c.uid = uid
 	for {
 		var req agentproto.Request
-		files, err := c.c.Receive(&req)
+		most := uint32(agentproto.MaxFrame)
+		if !c.greets {
+			most = maxHello
+		}
+		files, err := c.c.ReceiveAtMost(&req, most)
 		for _, f := range files {
 			_ = f.Close() // a trainer has none to give
 		}

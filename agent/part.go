@@ -152,6 +152,9 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	if err := checkPlaces(req, int64(len(p.slot.mem))); err != nil {
 		return err
 	}
+	if err := p.slot.whole(); err != nil {
+		return err
+	}
 	m := &manifest{Version: manifestVersion, UID: p.key.uid, Open: p.run.open, RunID: uint64(p.run.run.ID()), Attempt: p.key.attempt,
 		SealTimeoutMillis: sealTimeoutMillis, Seal: *req}
 	// COMMIT POINT of level local: the next agent finds the manifest.

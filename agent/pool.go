@@ -252,6 +252,16 @@ func (p *pool) leftovers() (slots, manifests []string, err error) {
 	return slots, manifests, nil
 }
 
+// whole fails if somebody has cut the slot's file short: reading its memory would end the process.
+func (s *slot) whole() error {
+	st, err := s.file.Stat()
+	if err == nil && st.Size() != int64(len(s.mem)) {
+		err = &moraine.Error{Op: "agent.Seal", Ref: s.name, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("the trainer has changed the length of the slot from %d to %d bytes", len(s.mem), st.Size())}
+	}
+	return err
+}
+
 // close unmaps the free slots and removes their files. Slots in use stay for the next agent.
 func (p *pool) close() {
 	p.mu.Lock()

@@ -117,6 +117,11 @@ func (c *Conn) Send(msg any, files ...*os.File) error {
 // Receive receives one message into msg. It returns the descriptors that came with it, which
 // the caller closes; none if it fails.
 func (c *Conn) Receive(msg any) (files []*os.File, err error) {
+	return c.ReceiveAtMost(msg, MaxFrame)
+}
+
+// ReceiveAtMost is Receive of a frame of at most size bytes: a longer one is an error.
+func (c *Conn) ReceiveAtMost(msg any, most uint32) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -139,8 +144,8 @@ func (c *Conn) Receive(msg any) (files []*os.File, err error) {
 		return files, err
 	}
 	size := binary.LittleEndian.Uint32(head[:])
-	if size > MaxFrame {
-		return files, fmt.Errorf("a frame of %d bytes; %d at most", size, MaxFrame)
+	if size > most {
+		return files, fmt.Errorf("a frame of %d bytes; %d at most", size, most)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(c.c, body); err != nil {
