@@ -445,3 +445,70 @@ func TestASlotThatWasCutIsRefused(t *testing.T) {
 		{Name: "w0", DType: "U8", Shape: []int64{4}, Bytes: 4}}}})
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
+
+// TestARestartRestoresFromTheMemoryOfTheNode: a new launch on the node reads what its ranks saved
+// from their slots, in any cut. A byte that changed there comes from the cluster, and the slot that
+// a reader has mapped is not written to by later saves.
+func TestARestartRestoresFromTheMemoryOfTheNode(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.start(0)
+	first := n.trainer("one", 0, 1)
+	first.save(1, 0)
+	n.requireStep(1, 1)
+	require.Eventually(t, func() bool { return n.states()[1] == agentproto.Committed }, time.Minute, 20*time.Millisecond)
+	first.die()
+
+	second := n.trainer("two", 0, 1)
+	k, err := second.run.Resolve(t.Context(), ckpt.ResolveOptions{Fix: true})
+	require.NoError(t, err)
+	want := data(1, 0)
+	got, err := k.ReadTensor(t.Context(), "w0")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	blob, err := k.ReadBlob(t.Context(), 0, "rng")
+	require.NoError(t, err)
+	require.Equal(t, "state of rank 0", string(blob))
+	for _, cut := range [][2]int64{{0, 1}, {1, 5000}, {4096, 8192}, {partBytes - 1, partBytes}, {100, 270_000}} {
+		dst := make([]byte, cut[1]-cut[0])
+		require.NoError(t, k.ReadSlice(t.Context(), ckpt.SliceRequest{Name: "w0", Offset: []int64{cut[0]}, Shape: []int64{cut[1] - cut[0]}, Dst: dst}))
+		require.Equal(t, want[cut[0]:cut[1]], dst)
+	}
+	require.Zero(t, k.BytesRead(), "nothing came from the cluster")
+	require.Greater(t, k.NodeBytes(), int64(2*partBytes-50_000))
+
+	second.save(2, 0)
+	second.save(3, 0)
+	n.requireStep(3, 1)
+	got, err = k.ReadTensor(t.Context(), "w0")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Zero(t, k.BytesRead())
+	require.NoError(t, k.Close())
+
+	require.Eventually(t, func() bool { return n.states()[3] == agentproto.Committed }, time.Minute, 20*time.Millisecond)
+	for _, path := range n.slots() {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		var b [1]byte
+		_, err = f.ReadAt(b[:], 200_000)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte{b[0] ^ 1}, 200_000) // in the tensor, which comes first
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+	}
+	k, err = second.run.Resolve(t.Context(), ckpt.ResolveOptions{})
+	require.NoError(t, err)
+	defer k.Close()
+	got, err = k.ReadTensor(t.Context(), "w0")
+	require.NoError(t, err)
+	require.Equal(t, data(3, 0), got)
+	require.Equal(t, int64(partBytes), k.BytesRead())
+}
+
+// slots returns the files of the slots.
+func (n *node) slots() []string {
+	n.t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.dir, "arena", "slot-????????????????"))
+	require.NoError(n.t, err)
+	return files
+}

@@ -112,15 +112,23 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 			return
 		}
 		reply, file := c.answer(ctx, &req)
-		var attached []*os.File
-		if file != nil {
-			attached = []*os.File{file}
-		}
-		if err := c.c.Send(reply, attached...); err != nil {
+		err = c.send(reply, file)
+		if err != nil {
 			a.log.Info("connection ended", "uid", uid, "err", err)
 			return
 		}
 	}
+}
+
+// send sends a reply. A file that is not a slot's own is closed after it.
+func (c *conn) send(reply *agentproto.Reply, file *os.File) error {
+	if file == nil {
+		return c.c.Send(reply)
+	}
+	if reply.Read != nil {
+		defer file.Close()
+	}
+	return c.c.Send(reply, file)
 }
 
 // end ends what lives only as long as the connection.
@@ -154,6 +162,8 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		wctx, cancel := bounded(ctx, req.Wait.TimeoutMillis)
 		defer cancel()
 		reply.Wait, err = c.a.wait(wctx, c.uid, req.Wait)
+	case req.Read != nil:
+		reply.Read, file, err = c.a.read(c.uid, req.Read)
 	case req.Push != nil:
 		reply.Push, err = c.push(ctx, req.Push)
 	case req.Status != nil:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -130,6 +131,9 @@ func (a *Agent) dropSlot(s *slot, reuse bool) {
 		a.log.Warn("manifest not removed", "slot", s.name, "err", err)
 		reuse = false
 	}
+	a.mu.Lock()
+	reuse = reuse && !s.shared
+	a.mu.Unlock()
 	if reuse {
 		a.pool.put(s)
 		return
@@ -364,6 +368,24 @@ func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
 		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(x.Attempt, y.Attempt), cmp.Compare(x.Step, y.Step), cmp.Compare(x.Rank, y.Rank))
 	})
 	return out
+}
+
+// read returns a sealed part, and its slot opened for reading. The slot is then never written to
+// again: somebody may have it mapped after the part has given it back.
+func (a *Agent) read(uid uint32, req *agentproto.Read) (*agentproto.ReadReply, *os.File, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
+	if p == nil || p.slot == nil || p.manifest == nil {
+		return nil, nil, &moraine.Error{Op: "agent.Read", Ref: fmt.Sprintf("%s step %d rank %d", req.Run, req.Step, req.Rank),
+			Kind: moraine.NotFound, Err: errors.New("the node does not have this part in memory")}
+	}
+	f, err := os.Open(p.slot.file.Name())
+	if err != nil {
+		return nil, nil, err
+	}
+	p.slot.shared = true
+	return &agentproto.ReadReply{Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}, f, nil
 }
 
 // wait waits until a part has reached a level. See agentproto.Wait.

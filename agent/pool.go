@@ -28,6 +28,8 @@ type slot struct {
 	uid  uint32
 	file *os.File
 	mem  []byte
+	// shared says that a reader may have it mapped. Agent.mu guards it.
+	shared bool
 }
 
 // pool is the memory of the node for slots, within one limit. All methods may be called

@@ -76,6 +76,9 @@ func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, 
 		return nil, false, err
 	}
 	k.release = release
+	if r.agent != nil {
+		k.node = r.agent.nodeParts(ctx, r.path, info, k.top.world)
+	}
 	return k, false, nil
 }
 
@@ -208,7 +211,9 @@ type Checkpoint struct {
 	prefer  uint32        // which replica this rank reads
 	reads   chan struct{} // bounds the concurrent reads
 
+	node      nodeParts // parts in the memory of this node, by rank; they may be none
 	bytesRead atomic.Int64
+	nodeBytes atomic.Int64
 	closed    atomic.Bool
 
 	mu     sync.Mutex
@@ -233,6 +238,10 @@ func (k *Checkpoint) World() uint32 { return k.top.world }
 // BytesRead returns how many bytes of parts have been read through k.
 func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }
 
+// NodeBytes returns how many bytes have been read from the memory of this node, and not from the
+// cluster.
+func (k *Checkpoint) NodeBytes() int64 { return k.nodeBytes.Load() }
+
 // Close releases the checkpoint: from here on it may be removed. Reads must have ended. A
 // second Close does nothing.
 func (k *Checkpoint) Close() error {
@@ -240,6 +249,7 @@ func (k *Checkpoint) Close() error {
 		return nil
 	}
 	releaseStep(context.Background(), k.release)
+	k.node.close()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i, f := range k.open {

@@ -89,7 +89,13 @@ func (k *Checkpoint) chosen(t *TensorInfo) []*SliceInfo {
 		for j < len(t.Slices) && slices.Equal(t.Slices[i].Offset, t.Slices[j].Offset) && slices.Equal(t.Slices[i].Shape, t.Slices[j].Shape) {
 			j++
 		}
-		out = append(out, &t.Slices[i+int(k.prefer)%(j-i)])
+		best := i + int(k.prefer)%(j-i)
+		for n := i; n < j; n++ {
+			if k.node[k.top.files[t.Slices[n].File].Rank] != nil {
+				best = n // in the memory of this node
+			}
+		}
+		out = append(out, &t.Slices[best])
 		i = j
 	}
 	return out
@@ -98,10 +104,15 @@ func (k *Checkpoint) chosen(t *TensorInfo) []*SliceInfo {
 // readPlan reads the wanted range of one saved slice. It verifies the slice's digest if it read
 // all of it as one run; otherwise only the checksums of the stripes protect the bytes.
 func (k *Checkpoint) readPlan(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
+	if k.readFromNode(t, s, p, dst) {
+		return nil
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)
 	p.each(func(op readOp) bool {
-		g.Go(func() error { return k.readOp(gctx, s.File, op, dst) })
+		g.Go(func() error {
+			return readOpFrom(op, dst, func(p []byte, off int64) error { return k.readFile(gctx, s.File, p, off) })
+		})
 		return gctx.Err() == nil
 	})
 	if err := g.Wait(); err != nil {
@@ -117,14 +128,15 @@ func (k *Checkpoint) readPlan(ctx context.Context, t *TensorInfo, s *SliceInfo, 
 	return nil
 }
 
-func (k *Checkpoint) readOp(ctx context.Context, file int, op readOp, dst []byte) error {
+// readOpFrom makes one read with read, which fills p from an offset of the file on.
+func readOpFrom(op readOp, dst []byte, read func(p []byte, off int64) error) error {
 	if len(op.runs) == 1 {
 		r := op.runs[0]
-		return k.readFile(ctx, file, dst[r.dst:r.dst+r.length], r.file)
+		return read(dst[r.dst:r.dst+r.length], r.file)
 	}
 	first, last := op.runs[0], op.runs[len(op.runs)-1]
 	buf := make([]byte, last.file+last.length-first.file)
-	if err := k.readFile(ctx, file, buf, first.file); err != nil {
+	if err := read(buf, first.file); err != nil {
 		return err
 	}
 	for _, r := range op.runs {
@@ -152,6 +164,9 @@ func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]
 			continue
 		}
 		dst := make([]byte, f.Size)
+		if k.blobFromNode(f, dst) {
+			return dst, nil
+		}
 		if err := k.readFile(ctx, i, dst, 0); err != nil {
 			return nil, err
 		}

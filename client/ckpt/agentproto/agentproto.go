@@ -26,6 +26,7 @@ type Request struct {
 	Seal   *Seal   `json:"seal,omitempty"`
 	Abort  *Abort  `json:"abort,omitempty"`
 	Wait   *Wait   `json:"wait,omitempty"`
+	Read   *Read   `json:"read,omitempty"`
 	Push   *Push   `json:"push,omitempty"`
 	Status *Status `json:"status,omitempty"`
 }
@@ -39,6 +40,7 @@ type Reply struct {
 	Seal   *SealReply   `json:"seal,omitempty"`
 	Abort  *AbortReply  `json:"abort,omitempty"`
 	Wait   *WaitReply   `json:"wait,omitempty"`
+	Read   *ReadReply   `json:"read,omitempty"`
 	Push   *PushReply   `json:"push,omitempty"`
 	Status *StatusReply `json:"status,omitempty"`
 }
@@ -158,6 +160,21 @@ type WaitReply struct {
 	// Path of a committed step, below the run's directory.
 	Path  string `json:"path,omitempty"`
 	Bytes uint64 `json:"bytes,omitempty"`
+}
+
+// Read asks for a sealed part of any rank that the node has in memory, to restore from it.
+type Read struct {
+	Run     string `json:"run"`
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+	Rank    uint32 `json:"rank"`
+}
+
+// ReadReply comes with the descriptor of the slot, which can only be read. The bytes do not change
+// while it is mapped. Seal says where they are.
+type ReadReply struct {
+	Bytes int64 `json:"bytes"`
+	Seal  Seal  `json:"seal"`
 }
 
 // Push waits until every sealed part of the user is in a committed step, for a node that is

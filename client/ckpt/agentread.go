@@ -1,0 +1,200 @@
+package ckpt
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/internal/crc"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// nodeParts are the parts of a step in the memory of this node, by rank.
+type nodeParts map[uint32]*nodePart
+
+// nodePart is one rank's part in a slot of the agent, mapped for reading.
+type nodePart struct {
+	mem     []byte
+	tensors map[string][]*nodeSlice
+	blobs   map[string]*nodeSlice
+}
+
+// nodeSlice is one slice or blob in a slot. What it has is only used if its digest is that of the
+// committed index, and each block that is read has its sum.
+type nodeSlice struct {
+	offset, shape []int64
+	mem           []byte
+	sums          []uint32 // of the trainer; nil: computed at first use
+
+	once   sync.Once
+	digest Digest
+}
+
+// nodeParts asks the agent for the parts of a committed step. Whatever fails, the cluster has the
+// bytes.
+func (l *agentLink) nodeParts(ctx context.Context, path string, info StepInfo, world uint32) nodeParts {
+	reply, err := agentproto.Ask(ctx, l.socket, &agentproto.Request{Status: &agentproto.Status{}})
+	if err != nil {
+		return nil
+	}
+	parts := nodeParts{}
+	for _, p := range reply.Status.Parts {
+		if p.Run != path || p.Attempt != info.Attempt || p.Step != info.Step || p.World != world {
+			continue
+		}
+		if part := l.readPart(ctx, path, info, p.Rank); part != nil {
+			parts[p.Rank] = part
+		}
+	}
+	return parts
+}
+
+// readPart maps one part; nil if the agent does not have it any more.
+func (l *agentLink) readPart(ctx context.Context, path string, info StepInfo, rank uint32) *nodePart {
+	conn, err := agentproto.Dial(ctx, l.socket)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	reply, files, err := conn.Exchange(ctx, &agentproto.Request{Read: &agentproto.Read{Run: path, Attempt: info.Attempt, Step: info.Step, Rank: rank}})
+	defer closeFiles(files)
+	if err != nil || len(files) != 1 {
+		return nil
+	}
+	mem, err := unix.Mmap(int(files[0].Fd()), 0, int(reply.Read.Bytes), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil
+	}
+	return newNodePart(mem, &reply.Read.Seal)
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // a mapping keeps it
+	}
+}
+
+// newNodePart finds the slices and blobs of a slot.
+func newNodePart(mem []byte, seal *agentproto.Seal) *nodePart {
+	p := &nodePart{mem: mem, tensors: map[string][]*nodeSlice{}, blobs: map[string]*nodeSlice{}}
+	at := seal.SumsAt
+	slice := func(from, size int64) *nodeSlice {
+		s := &nodeSlice{mem: mem[from : from+size : from+size]}
+		if seal.SumsAt != 0 {
+			s.sums = make([]uint32, blockCount(int(size)))
+			for i := range s.sums {
+				s.sums[i] = binary.LittleEndian.Uint32(mem[at:])
+				at += 4
+			}
+		}
+		return s
+	}
+	for _, t := range seal.Tensors {
+		s := slice(t.At, t.Bytes)
+		s.offset, s.shape = t.Offset, t.Shape
+		if t.Global == nil && t.Offset == nil {
+			s.offset = make([]int64, len(t.Shape))
+		}
+		p.tensors[t.Name] = append(p.tensors[t.Name], s)
+	}
+	for _, b := range seal.Blobs {
+		p.blobs[b.Name] = slice(b.At, b.Bytes)
+	}
+	return p
+}
+
+// close unmaps the parts.
+func (n nodeParts) close() {
+	for _, p := range n {
+		unmap(p.mem)
+	}
+}
+
+// is reports whether the slice is the one with a digest.
+func (s *nodeSlice) is(d Digest) bool {
+	s.once.Do(func() {
+		if s.sums == nil {
+			s.sums = crc.Blocks(nil, s.mem)
+		}
+		s.digest = digestBlocks(s.sums, int64(len(s.mem)))
+	})
+	return s.digest == d
+}
+
+// read fills p from an offset on. It fails with Corrupt if a block that it touches does not have
+// its sum.
+func (s *nodeSlice) read(p []byte, off int64) error {
+	var edge [moraine.BlockSize]byte
+	for len(p) > 0 {
+		block := off / moraine.BlockSize
+		begin := block * moraine.BlockSize
+		have := s.mem[begin:min(begin+moraine.BlockSize, int64(len(s.mem)))]
+		n := copy(p, have[off-begin:])
+		sum := s.sums[block]
+		if n == len(have) {
+			if crc.Sum(p[:n]) != sum {
+				return moraine.Corrupt
+			}
+		} else { // the block is longer than what is wanted of it
+			copied := edge[:copy(edge[:], have)]
+			if crc.Sum(copied) != sum {
+				return moraine.Corrupt
+			}
+			copy(p[:n], copied[off-begin:])
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// readFromNode reads the wanted range of a saved slice from the memory of this node, and reports
+// whether it could: the bytes in dst are then verified.
+func (k *Checkpoint) readFromNode(t *TensorInfo, s *SliceInfo, p *plan, dst []byte) bool {
+	part := k.node[k.top.files[s.File].Rank]
+	if part == nil {
+		return false
+	}
+	i := slices.IndexFunc(part.tensors[t.Name], func(n *nodeSlice) bool {
+		return slices.Equal(n.offset, s.Offset) && slices.Equal(n.shape, s.Shape) && n.is(s.Digest)
+	})
+	if i < 0 {
+		return false
+	}
+	from := part.tensors[t.Name][i]
+	var g errgroup.Group
+	g.SetLimit(readsAtOnce)
+	var bytes int64
+	p.each(func(op readOp) bool {
+		for _, r := range op.runs {
+			bytes += r.length
+		}
+		g.Go(func() error {
+			return readOpFrom(op, dst, func(p []byte, off int64) error { return from.read(p, off-s.Begin) })
+		})
+		return true
+	})
+	if g.Wait() != nil {
+		return false // memory that changed: the cluster has the bytes
+	}
+	k.nodeBytes.Add(bytes)
+	return true
+}
+
+// blobFromNode fills dst with a blob from the memory of this node, and reports whether it could.
+func (k *Checkpoint) blobFromNode(f *FileInfo, dst []byte) bool {
+	part := k.node[f.Rank]
+	if part == nil {
+		return false
+	}
+	b := part.blobs[f.Blob]
+	if b == nil || len(b.mem) != len(dst) || !b.is(f.Digest) || b.read(dst, 0) != nil {
+		return false
+	}
+	k.nodeBytes.Add(int64(len(dst)))
+	return true
+}
