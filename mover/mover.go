@@ -94,8 +94,7 @@ type Stripes interface {
 	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, capability, data []byte) error
 }
 
-// Deps are what tests replace. Client or Service is required. The mover uses Client for each part
-// that is not given; without it that part is missing.
+// Deps are what tests replace. Client is required, or else Service, Stripes and CheckStep.
 type Deps struct {
 	Client *client.Client
 	// Service takes the requests. Default: Raw of Client.
@@ -126,25 +125,6 @@ type Deps struct {
 	Metrics    *Metrics
 }
 
-// stager is a client that can stage evicted ranges.
-type stager interface {
-	// StageRange reads and verifies the evicted ranges within [off, off+n), writes them as
-	// stripes and commits these under the job's lease. Before each stripe it calls pace with the
-	// bytes that it moves. Stale: the file has new content.
-	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
-		pace func(ctx context.Context, n int64) error) error
-}
-
-// Mover runs leased jobs.
-type Mover struct {
-	cfg   Config
-	deps  Deps
-	limit *rate.Limiter // bytes; nil: none
-	// uploads bounds the memory of parts that are being uploaded.
-	uploads *limit.Semaphore
-	turns   [lanes]chan struct{} // with one slot each: its holder calls Deps.Pace
-}
-
 // useClient fills in the parts for which the mover uses the client.
 func (d *Deps) useClient() {
 	c := d.Client
@@ -168,6 +148,25 @@ func (d *Deps) useClient() {
 	if d.Open == nil {
 		d.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.Inodes().Open(ctx, inode) }
 	}
+}
+
+// stager is a client that can stage evicted ranges.
+type stager interface {
+	// StageRange reads and verifies the evicted ranges within [off, off+n), writes them as
+	// stripes and commits these under the job's lease. Before each stripe it calls pace with the
+	// bytes that it moves. Stale: the file has new content.
+	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
+		pace func(ctx context.Context, n int64) error) error
+}
+
+// Mover runs leased jobs.
+type Mover struct {
+	cfg   Config
+	deps  Deps
+	limit *rate.Limiter // bytes; nil: none
+	// uploads bounds the memory of parts that are being uploaded.
+	uploads *limit.Semaphore
+	turns   [lanes]chan struct{} // with one slot each: its holder calls Deps.Pace
 }
 
 // New checks cfg and fills in defaults. It starts no goroutine.
