@@ -23,6 +23,12 @@ const (
 	leakWait = 100 * time.Millisecond
 	// leakCrowd is how many of those wait concurrently.
 	leakCrowd = 50
+	// leakGroup is how many requests the short form sends between two looks at what is
+	// kept: a look costs more than a request.
+	leakGroup = 25
+	// leakSlack is how many goroutines, connections and descriptors come and go by
+	// themselves. It is less than a third of the number of times that each request is sent.
+	leakSlack = 4
 )
 
 // answer sends a request and waits for its answer, at most for leakWait.
@@ -136,8 +142,8 @@ func TestNoRequestKeepsAnything(t *testing.T) {
 		t.Run(outcome, func(t *testing.T) {
 			s.t = t
 			began, calls := time.Now(), 0
-			for i := range requests {
-				calls += s.run(&requests[i], outcome, end)
+			for group := range slices.Chunk(requests, testseed.Of(leakGroup, 1)) {
+				calls += s.run(group, outcome, end)
 			}
 			t.Logf("%d calls of %d requests took %v", calls, len(requests), time.Since(began).Round(time.Millisecond))
 		})
@@ -145,27 +151,45 @@ func TestNoRequestKeepsAnything(t *testing.T) {
 	require.NoError(t, s.cluster.Err())
 }
 
-// run ends a request in one way, repeatedly. Requests that wait are sent many at a
-// time, so that each is sent as often.
-func (s *leakServers) run(q *leakRequest, outcome string, end func(*leakRequest)) (times int) {
-	times, crowd := testseed.Runs(s.t, 15, 10_000), 1
-	if q.heavy {
-		times = max(10, times/10)
-	}
-	began := time.Now()
-	end(q) // one-time allocations happen here
-	if time.Since(began) > leakWait/2 {
-		crowd = min(leakCrowd, times)
-		s.crowd(q, end, crowd, crowd) // and so do those for each concurrently waiting request
+// run ends each request of a group in one way, repeatedly, and then looks at what is kept.
+func (s *leakServers) run(group []leakRequest, outcome string, end func(*leakRequest)) (calls int) {
+	began, crowds := time.Now(), make([]int, len(group))
+	for i := range group {
+		crowds[i] = s.crowdOf(&group[i], end)
 	}
 	before := s.kept()
-	s.crowd(q, end, times, crowd)
-	what := fmt.Sprintf("%d requests %s that end by %s", times, q.name, outcome)
+	for i := range group {
+		calls += s.times(&group[i])
+		s.crowd(&group[i], end, s.times(&group[i]), crowds[i])
+	}
+	what := fmt.Sprintf("%d requests, from %s to %s, that end by %s", calls, group[0].name, group[len(group)-1].name, outcome)
 	s.requireKept(before, what)
 	if testing.Verbose() { // a long run that is cut off says what it has done
 		s.t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
 	}
-	return times
+	return calls
+}
+
+// times is how often a request is sent.
+func (s *leakServers) times(q *leakRequest) int {
+	n := testseed.Runs(s.t, 15, 10_000)
+	if q.heavy {
+		n = min(n, max(10, n/10))
+	}
+	return n
+}
+
+// crowdOf sends a request, so that one-time allocations happen here, and returns how many of it
+// are sent at a time: requests that wait are sent many at a time, so that each is sent as often.
+func (s *leakServers) crowdOf(q *leakRequest, end func(*leakRequest)) int {
+	began := time.Now()
+	end(q)
+	if time.Since(began) <= leakWait/2 {
+		return 1
+	}
+	crowd := min(leakCrowd, s.times(q))
+	s.crowd(q, end, crowd, crowd) // each of them may allocate once, too
+	return crowd
 }
 
 func (s *leakServers) crowd(q *leakRequest, end func(*leakRequest), times, crowd int) {
@@ -197,13 +221,12 @@ func (k serverKept) grown(before serverKept) (names []string) {
 // come and go by themselves.
 func (s *leakServers) requireKept(before serverKept, what string) {
 	s.t.Helper()
-	const slack = 4
 	var now serverKept
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		now = s.kept()
 		require.Zero(s.t, now.panics, what)
-		if now.inFlight == 0 && len(now.grown(before)) == 0 && now.connections <= before.connections+slack &&
-			now.Descriptors <= before.Descriptors+slack && now.Count() <= before.Count()+slack {
+		if now.inFlight == 0 && len(now.grown(before)) == 0 && now.connections <= before.connections+leakSlack &&
+			now.Descriptors <= before.Descriptors+leakSlack && now.Count() <= before.Count()+leakSlack {
 			return
 		}
 	}
