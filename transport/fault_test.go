@@ -301,7 +301,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 			s := n.serve(t, a, transport.RoleChunkserver, "n1", transport.HandlerForChunks(sh))
 			c := n.pool(t, a, transport.RoleClient, "c1").Chunks("n1", s.Addresses())
 			ctx := testContext(t)
-			const size = 1 << 20
+			const size = 512 << 10 // two pieces of a reader
 			want := random(size, 1)
 			_, err := put(ctx, c, 1, want)
 			require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 				wg.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(g), 3))
 					dst, src := make([]byte, size), bytes.Clone(want)
-					for i := range 30 {
+					for i := range 18 {
 						patience := time.Microsecond << r.IntN(17)
 						if i%6 == 0 {
 							patience = time.Minute

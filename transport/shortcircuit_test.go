@@ -65,13 +65,13 @@ func TestShortCircuit(t *testing.T) {
 		for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
 			t.Run(string(mode)+"/"+listen, func(t *testing.T) {
 				k := newNear(t, mode, listen, true)
-				checkChunks(t, k.chunks, k.shelf)
+				checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 				k.require(t, "unix")
 			})
 		}
 		t.Run(string(mode)+"/off", func(t *testing.T) {
 			k := newNear(t, mode, "127.0.0.1:0", false)
-			checkChunks(t, k.chunks, k.shelf)
+			checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 			k.require(t, "tcp")
 		})
 	}
@@ -103,7 +103,7 @@ func TestShortCircuitTakenByAnother(t *testing.T) {
 						answer(c)
 					}
 				}()
-				checkChunks(t, k.chunks, k.shelf)
+				checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 				k.require(t, "tcp")
 				require.NotEmpty(t, asked)
 			})
@@ -118,7 +118,7 @@ func TestShortCircuitToAnotherServer(t *testing.T) {
 	other := newShelf()
 	startServer(t, transport.ServerConfig{Addresses: []string{"unix:@moraine/" + k.address}, Mode: transport.Insecure, Cluster: cluster, Role: transport.RoleChunkserver, Node: "n2"},
 		transport.ServerDeps{Handler: transport.HandlerForChunks(other)})
-	checkChunks(t, k.chunks, k.shelf)
+	checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 	k.require(t, "tcp")
 	require.Empty(t, other.chunks)
 }
@@ -134,7 +134,7 @@ func TestShortCircuitNameIsTaken(t *testing.T) {
 	require.NoError(t, free.Close())
 	k := newNear(t, transport.CRC, address, true)
 	require.NoError(t, taken.Close())
-	checkChunks(t, k.chunks, k.shelf)
+	checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 	k.require(t, "tcp")
 }
 
@@ -182,7 +182,7 @@ func TestShortCircuitIsNotRelayed(t *testing.T) {
 			go func() { io.Copy(c, server); c.Close() }()
 		}
 	}()
-	checkChunks(t, k.chunks, k.shelf)
+	checkChunksOf(t, k.chunks, k.shelf, chunkSizes[:smallSizes])
 	require.Zero(t, read.Load())
 	k.require(t, "unix") // the server's own socket, which covers all its addresses
 }
