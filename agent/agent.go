@@ -73,6 +73,8 @@ type Agent struct {
 	draining bool
 	runs     map[runKey]*run
 	parts    map[partKey]*part
+	// closing counts the runs whose sessions are about to end.
+	closing map[runKey]int
 	// changed is closed and replaced whenever a part changes its state.
 	changed chan struct{}
 	conns   map[*net.UnixConn]struct{}
@@ -87,6 +89,8 @@ type runKey struct {
 	launch string
 	rank   uint32
 	world  uint32
+	// readOnly is a run that is only read.
+	readOnly bool
 }
 
 // partKey names one rank's part of a step.
@@ -115,7 +119,7 @@ type run struct {
 func New(cfg Config, deps Deps) (a *Agent, err error) {
 	cfg.Socket = cmp.Or(cfg.Socket, agentproto.DefaultSocket)
 	a = &Agent{cfg: cfg, deps: deps, log: cmp.Or(deps.Log, slog.New(slog.DiscardHandler)), metrics: deps.Metrics,
-		runs: map[runKey]*run{}, parts: map[partKey]*part{}, changed: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}}
+		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, changed: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}}
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
@@ -262,6 +266,7 @@ func (a *Agent) acquire(ctx context.Context, key runKey, open agentproto.Open) (
 
 func (a *Agent) openRun(r *run) {
 	defer close(r.ready)
+	a.awaitEarlier(r)
 	c, end, err := a.deps.Connect(a.work)
 	if err != nil {
 		r.err = err
@@ -269,12 +274,45 @@ func (a *Agent) openRun(r *run) {
 	}
 	r.run, r.err = ckpt.OpenRun(a.work, c, r.open.Run, ckpt.RunOptions{
 		Launch:   ckpt.Launch{Name: r.open.Launch, Job: r.open.Job, Restart: r.open.Restart},
-		Takeover: r.open.Takeover, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.metrics.Saves})
+		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.metrics.Saves})
 	if r.err != nil {
 		r.err = errors.Join(r.err, end())
 		return
 	}
 	r.close = end
+}
+
+// handover bounds how long the opening of a run waits for the parts of an earlier launch.
+const handover = 15 * time.Second
+
+// awaitEarlier waits until the sealed parts that an earlier launch of the run has left on this node
+// are in committed steps, or never will be: the new launch fences the attempt, and would then
+// not find its last step.
+func (a *Agent) awaitEarlier(r *run) {
+	if r.open.ReadOnly {
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.work, handover)
+	defer cancel()
+	a.pushed(ctx, func(p *part) bool {
+		return p.key.uid == r.key.uid && p.key.path == r.key.path && p.run.key.launch != r.key.launch
+	})
+	for {
+		a.mu.Lock()
+		open, changed := false, a.changed
+		for key := range a.closing {
+			open = open || key.uid == r.key.uid && key.path == r.key.path && key.launch != r.key.launch
+		}
+		a.mu.Unlock()
+		if !open {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // release ends one use of a run. The last one closes it, so that the attempt has no session of
@@ -285,6 +323,8 @@ func (a *Agent) release(r *run) {
 	last := r.refs == 0
 	if last && a.runs[r.key] == r {
 		delete(a.runs, r.key)
+		a.closing[r.key]++
+		defer a.closed(r.key)
 	}
 	a.mu.Unlock()
 	if !last {
@@ -297,4 +337,14 @@ func (a *Agent) release(r *run) {
 	if err := errors.Join(r.run.Close(a.work), r.close()); err != nil {
 		a.log.Warn("run not closed", "run", r.open.Run, "rank", r.open.Rank, "err", err)
 	}
+}
+
+// closed counts a run that is closed.
+func (a *Agent) closed(key runKey) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closing[key]--; a.closing[key] == 0 {
+		delete(a.closing, key)
+	}
+	a.notify()
 }

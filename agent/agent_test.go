@@ -203,9 +203,13 @@ func TestASealedPartSurvivesItsTrainer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(7), info.Step)
 	tr.die()
+	next := n.trainer("two", 0, 1) // not Busy: the dead trainer leaves no session
+	k, err := next.run.Resolve(t.Context(), ckpt.ResolveOptions{Fix: true})
+	require.NoError(t, err, "the next launch continues from the step")
+	require.Equal(t, uint64(7), k.Info.Step)
+	require.NoError(t, k.Close())
 	n.requireStep(7, 1)
-	require.Eventually(t, func() bool { return n.states()[7] == agentproto.Committed }, time.Minute, 20*time.Millisecond)
-	n.trainer("two", 0, 1).save(8, 0) // not Busy: the dead trainer left no session
+	next.save(8, 0)
 	n.requireStep(8, 1)
 	require.NoError(t, n.stop())
 }

@@ -34,6 +34,7 @@ type conn struct {
 	// filling is the part between Begin and Seal, sealTimeoutMillis its Begin's.
 	filling           *part
 	sealTimeoutMillis int64
+	restore           restorer
 }
 
 // accept serves connections until the listener is closed.
@@ -136,6 +137,7 @@ func (c *conn) end() {
 	if c.filling != nil {
 		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
 	}
+	c.restore.close(c.a.pool)
 	if c.run != nil {
 		c.a.release(c.run)
 	}
@@ -166,6 +168,12 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		reply.Read, file, err = c.a.read(c.uid, req.Read)
 	case req.Push != nil:
 		reply.Push, err = c.push(ctx, req.Push)
+	case req.Resolve != nil:
+		reply.Resolve, err = c.resolve(ctx, req.Resolve)
+	case req.Tensors != nil:
+		reply.Tensors, err = c.tensors(ctx, req.Tensors)
+	case req.Fetch != nil:
+		reply.Fetch, file, err = c.fetch(ctx, req.Fetch)
 	case req.Status != nil:
 		reply.Status = c.status()
 	default:
@@ -218,7 +226,7 @@ func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.Open
 	if c.run != nil {
 		return nil, c.invalid("this connection has opened %s already", c.run.open.Run)
 	}
-	r, err := c.a.acquire(ctx, runKey{c.uid, req.Run, req.Launch, req.Rank, req.World}, *req)
+	r, err := c.a.acquire(ctx, runKey{c.uid, req.Run, req.Launch, req.Rank, req.World, req.ReadOnly}, *req)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (a *Agent) recoverSlot(name string) error {
 		a.pool.discard(s)
 		return err
 	}
-	key := runKey{m.UID, m.Open.Run, m.Open.Launch, m.Open.Rank, m.Open.World}
+	key := runKey{m.UID, m.Open.Run, m.Open.Launch, m.Open.Rank, m.Open.World, false}
 	p := &part{key: partKey{m.UID, m.Open.Run, m.Open.Rank, m.Attempt, m.Seal.Step}, slot: s, bytes: m.bytes(), manifest: m,
 		run: &run{key: key, open: m.Open}, state: agentproto.Local, written: make(chan struct{}), ended: make(chan struct{})}
 	a.mu.Lock()

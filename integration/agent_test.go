@@ -146,3 +146,19 @@ func TestTheAgentOutlivesItsTrainers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, bytes.Repeat([]byte{3, 0}, 1<<20), got)
 }
+
+// TestPython runs the tests of the Python package against an agent and a cluster.
+func TestPython(t *testing.T) {
+	t.Parallel()
+	python, err := filepath.Abs(filepath.Join(pythonEnv, "python"))
+	require.NoError(t, err)
+	require.FileExists(t, python, "`make setup` makes it")
+	a := newAgentProc(t, startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
+	a.start()
+	cmd := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+	cmd.Dir = "../python"
+	cmd.Env = append(os.Environ(), "MORAINE_AGENT="+a.socket(), "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), " passed")
+}

@@ -17,6 +17,41 @@ import (
 // nodeParts are the parts of a step in the memory of this node, by rank.
 type nodeParts map[uint32]*nodePart
 
+// NodePart is one rank's sealed part in the memory of this node: a slot of its agent.
+type NodePart struct {
+	// Slot is the path of the slot's file, Bytes its length.
+	Slot  string
+	Bytes int64
+	// Seal says where in the slot the tensors and blobs are.
+	Seal agentproto.Seal
+}
+
+// UseNode lets k read from parts in the memory of this node, by rank, before it reads from the
+// cluster. It maps their slots until Close; their bytes must not be replaced meanwhile. It is for
+// agents: a run that was opened with RunOptions.Agent does it by itself. Call it before any read.
+func (k *Checkpoint) UseNode(parts map[uint32]NodePart) {
+	k.node = nodeParts{}
+	for rank, p := range parts {
+		f, err := os.Open(p.Slot)
+		if err != nil {
+			continue // the cluster has the bytes
+		}
+		if part := mapPart(f, p.Bytes, &p.Seal); part != nil {
+			k.node[rank] = part
+		}
+		_ = f.Close() // the mapping keeps it
+	}
+}
+
+// mapPart maps the slot of a part; nil if that fails.
+func mapPart(f *os.File, bytes int64, seal *agentproto.Seal) *nodePart {
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(bytes), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil
+	}
+	return newNodePart(mem, seal)
+}
+
 // nodePart is one rank's part in a slot of the agent, mapped for reading.
 type nodePart struct {
 	mem     []byte
@@ -66,11 +101,7 @@ func (l *agentLink) readPart(ctx context.Context, path string, info StepInfo, ra
 	if err != nil || len(files) != 1 {
 		return nil
 	}
-	mem, err := unix.Mmap(int(files[0].Fd()), 0, int(reply.Read.Bytes), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil
-	}
-	return newNodePart(mem, &reply.Read.Seal)
+	return mapPart(files[0], reply.Read.Bytes, &reply.Read.Seal)
 }
 
 func closeFiles(files []*os.File) {

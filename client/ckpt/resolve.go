@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -264,12 +265,21 @@ func (k *Checkpoint) Close() error {
 // Tensors calls yield for each tensor in order of name, until it returns an error, which
 // Tensors returns.
 func (k *Checkpoint) Tensors(ctx context.Context, yield func(*TensorInfo) error) error {
-	for i := range k.top.blocks {
+	return k.TensorsAfter(ctx, "", yield) // no name is empty
+}
+
+// TensorsAfter is Tensors of the names after one.
+func (k *Checkpoint) TensorsAfter(ctx context.Context, after string, yield func(*TensorInfo) error) error {
+	first := max(sort.Search(len(k.top.blocks), func(i int) bool { return k.top.blocks[i].first > after })-1, 0)
+	for i := first; i < len(k.top.blocks); i++ {
 		tensors, err := k.block(ctx, i)
 		if err != nil {
 			return err
 		}
 		for j := range tensors {
+			if tensors[j].Name <= after {
+				continue
+			}
 			if err := yield(&tensors[j]); err != nil {
 				return err
 			}

@@ -29,6 +29,10 @@ type Request struct {
 	Read   *Read   `json:"read,omitempty"`
 	Push   *Push   `json:"push,omitempty"`
 	Status *Status `json:"status,omitempty"`
+
+	Resolve *Resolve `json:"resolve,omitempty"`
+	Tensors *Tensors `json:"tensors,omitempty"`
+	Fetch   *Fetch   `json:"fetch,omitempty"`
 }
 
 // Reply is a message from the agent: an error, or the field of the request's name.
@@ -43,6 +47,10 @@ type Reply struct {
 	Read   *ReadReply   `json:"read,omitempty"`
 	Push   *PushReply   `json:"push,omitempty"`
 	Status *StatusReply `json:"status,omitempty"`
+
+	Resolve *ResolveReply `json:"resolve,omitempty"`
+	Tensors *TensorsReply `json:"tensors,omitempty"`
+	Fetch   *FetchReply   `json:"fetch,omitempty"`
 }
 
 // Error is why a request failed. Kind is the text of a moraine.Kind.
@@ -74,6 +82,8 @@ type Open struct {
 	Job      string `json:"job,omitempty"`
 	Restart  uint64 `json:"restart,omitempty"`
 	Takeover bool   `json:"takeover,omitempty"`
+	// ReadOnly joins no attempt: it is for Resolve.
+	ReadOnly bool `json:"read_only,omitempty"`
 }
 
 // OpenReply names the run and the attempt.

@@ -42,6 +42,14 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Reply{Push: &agentproto.PushReply{Parts: []agentproto.Part{part}}},
 		agentproto.Request{Status: &agentproto.Status{}},
 		agentproto.Reply{Status: &agentproto.StatusReply{Memory: 1 << 30, Used: 1 << 20, Parts: []agentproto.Part{part}}},
+		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", World: 1, ReadOnly: true}},
+		agentproto.Request{Resolve: &agentproto.Resolve{Step: 100, Exact: true, Fix: true}},
+		agentproto.Reply{Resolve: &agentproto.ResolveReply{Attempt: 2, Step: 100, World: 8, Level: "nvme", Path: "attempt-2/step-100", Bytes: 12, Blobs: []agentproto.BlobInfo{{Rank: 1, Name: "rng", Bytes: 5}}}},
+		agentproto.Request{Tensors: &agentproto.Tensors{After: "w", Limit: 10}},
+		agentproto.Reply{Tensors: &agentproto.TensorsReply{Tensors: []agentproto.TensorInfo{{Name: "x", DType: "BF16", Shape: []int64{4, 3}}}}},
+		agentproto.Request{Fetch: &agentproto.Fetch{Bytes: 4096, Slices: []agentproto.Slice{{Name: "x", Offset: []int64{0, 0}, Shape: []int64{4, 3}, At: 64, Bytes: 24}},
+			Blobs: []agentproto.FetchBlob{{Rank: 1, Name: "rng", At: 128, Bytes: 5}}}},
+		agentproto.Reply{Fetch: &agentproto.FetchReply{FromNode: 24}},
 		agentproto.Reply{Error: agentproto.ErrorOf(&moraine.Error{Op: "agent.Begin", Kind: moraine.Busy})},
 	}
 	var got bytes.Buffer

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// maxPage bounds the tensors of one page.
+const maxPage = 10_000
+
+// errPage ends a page of tensors that is full.
+var errPage = errors.New("the page is full")
+
+// restorer is what a connection reads: an open step, and the slot of its last Fetch.
+type restorer struct {
+	k    *ckpt.Checkpoint
+	slot *slot
+}
+
+// close releases the step and gives the slot back. A trainer that still has it mapped keeps its
+// bytes: nobody else gets them.
+func (r *restorer) close(p *pool) {
+	if r.k != nil {
+		_ = r.k.Close() // only read
+		r.k = nil
+	}
+	r.drop(p)
+}
+
+func (r *restorer) drop(p *pool) {
+	if r.slot != nil {
+		p.discard(r.slot)
+		r.slot = nil
+	}
+}
+
+func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentproto.ResolveReply, error) {
+	if c.run == nil {
+		return nil, c.invalid("resolve before open")
+	}
+	c.restore.close(c.a.pool)
+	k, err := c.run.run.Resolve(ctx, ckpt.ResolveOptions{Step: req.Step, Exact: req.Exact, Fix: req.Fix})
+	if err != nil {
+		return nil, err
+	}
+	k.UseNode(c.a.nodeParts(c.uid, c.run.open.Run, k.Info))
+	c.restore.k = k
+	reply := &agentproto.ResolveReply{Attempt: k.Info.Attempt, Step: k.Info.Step, World: k.World(), Level: k.Info.Level.String(),
+		Path: k.Info.Path, Bytes: k.Info.Bytes}
+	for _, f := range k.Files() {
+		if f.Kind == ckpt.BlobFile {
+			reply.Blobs = append(reply.Blobs, agentproto.BlobInfo{Rank: f.Rank, Name: f.Blob, Bytes: f.Size})
+		}
+	}
+	return reply, nil
+}
+
+// nodeParts returns the sealed parts of a step that the node has. Their slots are not written to
+// again.
+func (a *Agent) nodeParts(uid uint32, path string, info ckpt.StepInfo) map[uint32]ckpt.NodePart {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	parts := map[uint32]ckpt.NodePart{}
+	for key, p := range a.parts {
+		if key.uid == uid && key.path == path && key.attempt == info.Attempt && key.step == info.Step && p.slot != nil && p.manifest != nil {
+			p.slot.shared = true
+			parts[key.rank] = ckpt.NodePart{Slot: p.slot.file.Name(), Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}
+		}
+	}
+	return parts
+}
+
+func (c *conn) tensors(ctx context.Context, req *agentproto.Tensors) (*agentproto.TensorsReply, error) {
+	if c.restore.k == nil {
+		return nil, c.invalid("tensors before resolve")
+	}
+	limit := min(max(req.Limit, 0), maxPage)
+	if limit == 0 {
+		limit = 1000
+	}
+	reply := &agentproto.TensorsReply{Tensors: []agentproto.TensorInfo{}}
+	err := c.restore.k.TensorsAfter(ctx, req.After, func(t *ckpt.TensorInfo) error {
+		if len(reply.Tensors) == limit {
+			return errPage
+		}
+		reply.Tensors = append(reply.Tensors, agentproto.TensorInfo{Name: t.Name, DType: t.DType.String(), Shape: t.Shape})
+		return nil
+	})
+	if err != nil && !errors.Is(err, errPage) {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// fetch reads into a slot of its own. It does not wait for memory that saves use: it fails with
+// Busy.
+func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.FetchReply, *os.File, error) {
+	switch {
+	case c.restore.k == nil:
+		return nil, nil, c.invalid("fetch before resolve")
+	case req.Bytes <= 0:
+		return nil, nil, c.invalid("a fetch of %d bytes", req.Bytes)
+	}
+	c.restore.drop(c.a.pool)
+	s, err := c.a.pool.take(ctx, c.uid, req.Bytes, false, func() (bool, bool) { return c.a.spare(nil) })
+	if err != nil {
+		return nil, nil, err
+	}
+	c.restore.slot = s
+	before := c.restore.k.NodeBytes()
+	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)
+	if err != nil {
+		c.restore.drop(c.a.pool)
+		return nil, nil, err
+	}
+	reply.FromNode = c.restore.k.NodeBytes() - before
+	return reply, s.file, nil
+}
+
+// fetchInto reads what req names into mem.
+func fetchInto(ctx context.Context, k *ckpt.Checkpoint, req *agentproto.Fetch, mem []byte) (*agentproto.FetchReply, error) {
+	place := func(name string, at, n int64) ([]byte, error) {
+		if at < 0 || n < 0 || at > int64(len(mem)) || n > int64(len(mem))-at {
+			return nil, &moraine.Error{Op: "agent.Fetch", Ref: name, Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("%d bytes at %d are not within the slot's %d", n, at, len(mem))}
+		}
+		return mem[at : at+n], nil
+	}
+	var slices []ckpt.SliceRequest
+	for _, s := range req.Slices {
+		dst, err := place(s.Name, s.At, s.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		slices = append(slices, ckpt.SliceRequest{Name: s.Name, Offset: s.Offset, Shape: s.Shape, Dst: dst})
+	}
+	if err := k.Restore(ctx, slices); err != nil {
+		return nil, err
+	}
+	reply := &agentproto.FetchReply{}
+	for _, b := range req.Blobs {
+		dst, err := place(b.Name, b.At, b.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		data, err := k.ReadBlob(ctx, b.Rank, b.Name)
+		if err != nil {
+			return nil, err
+		}
+		if len(data) != len(dst) {
+			return nil, &moraine.Error{Op: "agent.Fetch", Ref: b.Name, Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("the blob has %d bytes, its place %d", len(data), len(dst))}
+		}
+		copy(dst, data)
+	}
+	return reply, nil
+}

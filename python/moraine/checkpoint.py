@@ -1,0 +1,287 @@
+"""Save and restore checkpoints.
+
+A save copies the tensors into memory that the agent of the node owns, once, and returns. From then
+on the step survives this process: the agent writes it to the cluster. A restore reads from the
+memory of the node where it can, else from the cluster, and only what is asked for.
+
+    run = checkpoint.Run("/runs/llama", rank=rank, world=world)
+    state = run.restore()                      # None if there is no checkpoint yet
+    save = run.save_async(state, step=100)     # the trainer goes on
+    save.wait("nvme")                          # where it matters
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moraine import _agent, _arrays, errors
+
+__all__ = ["Checkpoint", "Launch", "Run", "Save", "Slice", "launch_from_env"]
+
+_ALIGN = 64
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a training job. All ranks of the start share `name`, and no other start has it.
+
+    Of two starts of one `job`, that with the greater `restart` is the later.
+    """
+
+    name: str
+    job: str = ""
+    restart: int = 0
+
+
+def launch_from_env(env: Mapping[str, str] = os.environ) -> Launch:
+    """Find the launch in the variables of MORAINE_LAUNCH, Slurm or torchrun, in this order."""
+
+    def number(name: str, limit: int) -> int:
+        text = env.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and int(text) < limit else 0
+
+    if env.get("MORAINE_LAUNCH"):
+        return Launch(env["MORAINE_LAUNCH"], env.get("MORAINE_JOB", ""), number("MORAINE_RESTART", 1 << 63))
+    restart = number("TORCHELASTIC_RESTART_COUNT", 1 << 16)
+    if job := env.get("SLURM_JOB_ID"):
+        requeue, step = number("SLURM_RESTART_COUNT", 1 << 20), number("SLURM_STEP_ID", 1 << 24)
+        name = f"slurm-{job}.{step}-requeue-{requeue}-restart-{restart}"
+        return Launch(name, f"slurm-{job}", requeue << 40 | step << 16 | restart)
+    torchrun = env.get("TORCHELASTIC_RUN_ID", "")
+    if torchrun not in ("", "none"):
+        return Launch(f"torchrun-{torchrun}-restart-{restart}", f"torchrun-{torchrun}", restart)
+    raise errors.InvalidArgument("no launch is named: set MORAINE_LAUNCH to a string that all ranks of one launch share")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One rank's slice of a larger tensor: where it begins in it, and the shape of all of it."""
+
+    value: Any
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Run:
+    """A training run, as one rank of one launch. One thread may use it at a time."""
+
+    def __init__(
+        self,
+        path: str,
+        rank: int = 0,
+        world: int = 1,
+        launch: Launch | None = None,
+        takeover: bool = False,
+        read_only: bool = False,
+        agent: str | None = None,
+    ) -> None:
+        """Open the run whose directory is `path`.
+
+        `launch` is found in the environment if it is not given. `agent` is the agent's socket:
+        MORAINE_AGENT, or the usual one. Raises Busy while another launch works on the run, unless
+        `takeover` is set, and Fenced if a later launch has overtaken this one.
+        """
+        self.path, self.rank, self.world = path, rank, world
+        self._socket = agent or os.environ.get("MORAINE_AGENT") or _agent.DEFAULT_SOCKET
+        start = Launch("") if read_only else launch or launch_from_env()
+        self._conn = _agent.Connection(self._socket)
+        try:
+            reply = self._conn.request(
+                "open", run=path, rank=rank, world=world, launch=start.name, job=start.job,
+                restart=start.restart, takeover=takeover, read_only=read_only,
+            )
+        except BaseException:
+            self._conn.close()
+            raise
+        self.attempt: int = reply["attempt"]
+        self._slots: dict[str, mmap.mmap] = {}
+
+    def close(self) -> None:
+        """Close the run. The agent writes on what is sealed."""
+        self._conn.close()
+        self._slots.clear()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def save_async(
+        self,
+        state: Mapping[str, Any],
+        step: int,
+        blobs: Mapping[str, bytes] | None = None,
+        seal_timeout: float = 600.0,
+        wait: bool = True,
+    ) -> Save:
+        """Save this rank's part of a step.
+
+        `state` has numpy arrays, torch tensors, or a Slice of either, by name. `blobs` are bytes
+        that are no tensors. The values may change as soon as the call returns: the part is then at
+        level local. If no rank has sealed its part for `seal_timeout` seconds the step is aborted.
+        Without `wait` it raises Busy while earlier saves use all of the node's memory.
+        """
+        blobs = blobs or {}
+        tensors, size = [], 0
+        for name, value in state.items():
+            whole = value if isinstance(value, Slice) else None
+            dtype, shape, count = _arrays.describe(whole.value if whole else value)
+            entry = {"name": name, "dtype": dtype, "shape": shape, "at": size, "bytes": count}
+            if whole:
+                entry |= {"global": list(whole.shape), "offset": list(whole.offset)}
+            tensors.append(entry)
+            size = _aligned(size + count)
+        places = []
+        for name, data in blobs.items():
+            places.append({"name": name, "at": size, "bytes": len(data)})
+            size = _aligned(size + len(data))
+        reply, fds = self._conn.request_fds(
+            "begin", step=step, bytes=max(size, 1), seal_timeout_ms=int(seal_timeout * 1000), no_wait=not wait
+        )
+        try:
+            with memoryview(self._map(reply["slot"], fds[0], reply["bytes"])) as mem:
+                for entry, value in zip(tensors, state.values(), strict=True):
+                    with mem[entry["at"] : entry["at"] + entry["bytes"]] as dst:
+                        _arrays.copy_into(dst, value.value if isinstance(value, Slice) else value)
+                for entry, data in zip(places, blobs.values(), strict=True):
+                    mem[entry["at"] : entry["at"] + entry["bytes"]] = data
+        except BaseException as err:
+            self._conn.request("abort", step=step, reason=f"rank {self.rank}: {err}")
+            raise
+        finally:
+            os.close(fds[0])
+        self._conn.request("seal", step=step, tensors=tensors, blobs=places)
+        return Save(self, step)
+
+    def _map(self, slot: str, fd: int, size: int) -> mmap.mmap:
+        """Map a slot, or find that it is mapped: the page tables of the last save are still there."""
+        if slot not in self._slots:
+            if len(self._slots) >= 4:
+                self._slots.pop(next(iter(self._slots)))
+            self._slots[slot] = mmap.mmap(fd, size)
+        return self._slots[slot]
+
+    def open(self, step: int | None = None, fix: bool = False) -> Checkpoint:
+        """Open a committed step: the latest, or `step`. Raises NotFound if there is none.
+
+        With `fix` all ranks of the launch get the same one. It stays open until the next `open`, or
+        until the run is closed, and cannot be removed as long.
+        """
+        reply = self._conn.request("resolve", step=step, exact=step is not None, fix=fix)
+        return Checkpoint(self, reply)
+
+    def restore(self, step: int | None = None, fix: bool = True) -> Checkpoint | None:
+        """Open the step from which this launch continues; None if the run has no checkpoint yet."""
+        try:
+            return self.open(step, fix and step is None)
+        except errors.NotFound:
+            if step is not None:
+                raise
+            return None
+
+
+class Checkpoint:
+    """A committed step that is open. It is usable until its run opens another, or is closed."""
+
+    def __init__(self, run: Run, reply: Mapping[str, Any]) -> None:
+        self._run = run
+        self.step: int = reply["step"]
+        self.attempt: int = reply["attempt"]
+        self.world: int = reply["world"]
+        self.level: str = reply["level"]
+        self.path: str = reply["path"]
+        self.blobs: dict[tuple[int, str], int] = {(b["rank"], b["name"]): b["bytes"] for b in reply.get("blobs", [])}
+        """The length of each blob, by rank and name."""
+        self.from_node = 0
+        """How many bytes came from the memory of this node so far."""
+
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the dtype (as safetensors names it) and the shape of each tensor."""
+        out: dict[str, tuple[str, tuple[int, ...]]] = {}
+        after = ""
+        while page := self._run._conn.request("tensors", after=after, limit=_PAGE)["tensors"]:
+            out.update({t["name"]: (t["dtype"], tuple(t["shape"])) for t in page})
+            after = page[-1]["name"]
+        return out
+
+    def read(
+        self,
+        names: list[str] | None = None,
+        slices: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Read tensors: all, those named, or slices: (offset, shape) by name.
+
+        The arrays are over shared memory that nobody else has: they may be changed, and their
+        memory is free when the last of them is gone.
+        """
+        known = self.tensors()
+        wanted = dict(slices or {})
+        for name in names if names is not None else ([] if slices else list(known)):
+            wanted[name] = ((0,) * len(known[name][1]), known[name][1]) if name in known else ((), ())
+        request, size = [], 0
+        for name, (offset, shape) in wanted.items():
+            if name not in known:
+                raise errors.NotFound(f"step {self.step} has no tensor {name!r}")
+            count = _arrays.size_of(known[name][0])
+            for n in shape:
+                count *= n
+            request.append({"name": name, "offset": list(offset), "shape": list(shape), "at": size, "bytes": count})
+            size = _aligned(size + count)
+        if not request:
+            return {}
+        mem = self._fetch(size, slices=request)
+        return {
+            r["name"]: _arrays.from_memory(mem[r["at"] : r["at"] + r["bytes"]], known[r["name"]][0], r["shape"])
+            for r in request
+        }
+
+    def blob(self, name: str, rank: int | None = None) -> bytes:
+        """Read a blob of a rank: by default of this one."""
+        rank = self._run.rank if rank is None else rank
+        if (rank, name) not in self.blobs:
+            raise errors.NotFound(f"step {self.step} has no blob {name!r} of rank {rank}")
+        size = self.blobs[rank, name]
+        return bytes(self._fetch(size, blobs=[{"rank": rank, "name": name, "at": 0, "bytes": size}])[:size])
+
+    def _fetch(self, size: int, **fields: Any) -> memoryview:
+        """Read into shared memory of `size` bytes."""
+        reply, fds = self._run._conn.request_fds("fetch", bytes=max(size, 1), **fields)
+        try:
+            mem = memoryview(mmap.mmap(fds[0], max(size, 1)))
+        finally:
+            os.close(fds[0])
+        self.from_node += reply["from_node"]
+        return mem
+
+
+class Save:
+    """A part that is sealed: it survives this process."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self._run, self.step = run, step
+
+    def wait(self, level: str = "nvme", timeout: float | None = None) -> str:
+        """Wait until the step is committed at `level`, or until this part is `local` or a `part` of
+        the cluster. Return the level. Raises Aborted if the step never will be, and Timeout.
+        """
+        conn = _agent.Connection(self._run._socket)
+        try:
+            reply = conn.request(
+                "wait", run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step,
+                level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1),
+            )
+        finally:
+            conn.close()
+        return reply["level"]
+
+
+def _aligned(n: int) -> int:
+    return (n + _ALIGN - 1) // _ALIGN * _ALIGN

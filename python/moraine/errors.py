@@ -1,0 +1,101 @@
+"""Errors of Moraine, one class for each kind."""
+
+
+class MoraineError(Exception):
+    """An error of Moraine. `kind` is its kind, as the other programs of Moraine name it."""
+
+    kind = "internal error"
+
+
+class InvalidArgument(MoraineError):
+    """The request can never succeed in this form."""
+
+    kind = "invalid argument"
+
+
+class NotFound(MoraineError):
+    """The thing named does not exist."""
+
+    kind = "not found"
+
+
+class Exists(MoraineError):
+    """The step is saved already."""
+
+    kind = "already exists"
+
+
+class PermissionDenied(MoraineError):
+    """This user may not use the agent, or its certificate does not allow the request."""
+
+    kind = "permission denied"
+
+
+class NoSpace(MoraineError):
+    """The arenas of the node, or the cluster, have no room."""
+
+    kind = "no space"
+
+
+class QuotaExceeded(MoraineError):
+    """The quota of the directory would be exceeded."""
+
+    kind = "quota exceeded"
+
+
+class TooLarge(MoraineError):
+    """A message or a part is past its bound."""
+
+    kind = "too large"
+
+
+class Unavailable(MoraineError):
+    """The agent or the cluster does not answer now. Try again."""
+
+    kind = "unavailable"
+
+
+class Timeout(MoraineError):
+    """The deadline passed: whether the request took effect is unknown."""
+
+    kind = "timed out"
+
+
+class Corrupt(MoraineError):
+    """Bytes do not match their checksum."""
+
+    kind = "corrupt"
+
+
+class Lost(MoraineError):
+    """Bytes are gone from every place."""
+
+    kind = "lost"
+
+
+class Busy(MoraineError):
+    """Another launch works on the run, or earlier saves still use the memory."""
+
+    kind = "busy"
+
+
+class Fenced(MoraineError):
+    """A later launch has taken over the run."""
+
+    kind = "fenced"
+
+
+class Aborted(MoraineError):
+    """The step will never be committed: a rank failed, or is missing."""
+
+    kind = "aborted"
+
+
+def of(kind: str, text: str) -> MoraineError:
+    """Return the error of a kind."""
+    for cls in MoraineError.__subclasses__():
+        if cls.kind == kind:
+            return cls(text)
+    err = MoraineError(text)
+    err.kind = kind
+    return err

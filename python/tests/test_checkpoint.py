@@ -1,0 +1,147 @@
+"""Tests of moraine.checkpoint against a real agent and a real cluster.
+
+MORAINE_AGENT names the agent's socket, and MORAINE_TEST_AGENT_MEMORY what its arenas may take.
+integration.TestPython starts both.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+
+from moraine import checkpoint, errors
+
+
+@pytest.fixture
+def path():
+    return f"/runs/python-{uuid.uuid4().hex[:12]}"
+
+
+def open_run(path, launch="one", **kwargs):
+    return checkpoint.Run(path, launch=checkpoint.Launch(launch), **kwargs)
+
+
+def test_arrays_come_back(path):
+    rng = np.random.default_rng(1)
+    state = {
+        "f32": rng.standard_normal((300, 77)).astype(np.float32),
+        "f16": rng.standard_normal(1000).astype(np.float16),
+        "i64": np.arange(12).reshape(3, 4),
+        "bool": np.array([True, False, True]),
+        "scalar": np.float64(3.5).reshape(()),
+        "empty": np.zeros((0, 4), np.float32),
+        "transposed": np.arange(20, dtype=np.int32).reshape(4, 5).T,
+    }
+    with open_run(path) as run:
+        assert run.restore() is None
+        save = run.save_async(state, step=7, blobs={"rng": b"state", "none": b""})
+        assert save.wait("local") in ("local", "nvme")
+        assert save.wait("nvme", timeout=60) == "nvme"
+        k = run.open()
+        assert (k.step, k.world, k.level) == (7, 1, "nvme")
+        assert k.tensors()["f32"] == ("F32", (300, 77))
+        got = k.read()
+        assert got.keys() == state.keys()
+        for name, want in state.items():
+            np.testing.assert_array_equal(got[name], want)
+            assert got[name].dtype == want.dtype
+        assert k.from_node == sum(v.nbytes for v in state.values())
+        assert k.blob("rng") == b"state"
+        assert k.blob("none") == b""
+        assert k.blobs == {(0, "none"): 0, (0, "rng"): 5}
+        with pytest.raises(errors.NotFound):
+            k.blob("rng", rank=1)
+        got["f32"][:] = 0  # it is the reader's own
+
+
+def test_ranks_save_slices_and_read_others(path):
+    whole = np.arange(6000, dtype=np.int32).reshape(60, 100)
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
+        saves = [
+            run.save_async({"w": checkpoint.Slice(whole[i * 30 : i * 30 + 30], (i * 30, 0), (60, 100))}, step=1)
+            for i, run in enumerate((a, b))
+        ]
+        for save in saves:
+            save.wait(timeout=60)
+    with open_run(path, read_only=True) as run:
+        k = run.open()
+        np.testing.assert_array_equal(k.read(["w"])["w"], whole)
+        cut = k.read(slices={"w": ((25, 10), (10, 50))})["w"]
+        np.testing.assert_array_equal(cut, whole[25:35, 10:60])
+        with pytest.raises(errors.NotFound):
+            k.read(["x"])
+
+
+def test_a_step_survives_its_trainer(path):
+    program = f"""
+import os, signal, numpy as np
+from moraine import checkpoint
+run = checkpoint.Run({path!r}, launch=checkpoint.Launch("one"))
+run.save_async({{"w": np.arange(100000)}}, step=3).wait("local")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    with open_run(path, launch="two") as run:  # not Busy: nothing of the dead trainer is left
+        k = run.restore()
+        assert k.step == 3
+        np.testing.assert_array_equal(k.read()["w"], np.arange(100000))
+
+
+def test_errors_say_what_to_do(path):
+    with pytest.raises(errors.Unavailable, match="moraine agent"):
+        checkpoint.Run(path, launch=checkpoint.Launch("one"), agent="/nonexistent/agent.sock")
+    with open_run(path) as run:
+        with pytest.raises(errors.InvalidArgument, match="complex128"):
+            run.save_async({"w": np.zeros(3, complex)}, step=1)
+        with pytest.raises(errors.NoSpace, match="--arena-memory"):
+            run.save_async({"w": np.broadcast_to(np.uint8(0), (1 << 40,))}, step=1)
+        run.save_async({"w": np.zeros(3)}, step=1).wait(timeout=60)
+        with pytest.raises(errors.Exists):
+            run.save_async({"w": np.zeros(3)}, step=1)
+        with pytest.raises(errors.NotFound):
+            run.open(step=9)
+        with pytest.raises(errors.Busy):
+            open_run(path, launch="another")
+
+
+def test_a_failed_copy_aborts_the_step(path):
+    class Broken:
+        dtype, shape = np.dtype(np.float32), (4,)
+
+        def __array__(self, *args, **kwargs):
+            raise RuntimeError("no such device")
+
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
+        save = b.save_async({"w": np.zeros(1)}, step=1)
+        with pytest.raises(RuntimeError):
+            a.save_async({"v": Broken()}, step=1)
+        with pytest.raises(errors.Aborted, match="no such device"):
+            save.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "env, want",
+    [
+        ({"MORAINE_LAUNCH": "x", "MORAINE_JOB": "7", "MORAINE_RESTART": "2"}, ("x", "7", 2)),
+        (
+            {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "4"},
+            ("slurm-12.3-requeue-1-restart-4", "slurm-12", 1 << 40 | 3 << 16 | 4),
+        ),
+        ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "4294967291"}, ("slurm-12.0-requeue-0-restart-0", "slurm-12", 0)),
+        ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "1"}, ("torchrun-r-restart-1", "torchrun-r", 1)),
+    ],
+)
+def test_the_launch_is_found(env, want):
+    launch = checkpoint.launch_from_env(env)
+    assert (launch.name, launch.job, launch.restart) == want
+
+
+def test_no_launch_is_an_error():
+    with pytest.raises(errors.InvalidArgument, match="MORAINE_LAUNCH"):
+        checkpoint.launch_from_env({"TORCHELASTIC_RUN_ID": "none"})
+    assert "MORAINE_AGENT" in os.environ
