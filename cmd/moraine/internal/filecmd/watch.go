@@ -62,7 +62,7 @@ file at about the same time may be one line.`,
 }
 
 func watchPath(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Location, limit int) error {
-	told := 0
+	printed := 0
 	for e, err := range c.Watch(ctx, l.Path) {
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ func watchPath(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Locat
 		if e.Kind == client.EventResync {
 			continue
 		}
-		if told++; told == limit {
+		if printed++; printed == limit {
 			return nil
 		}
 	}

@@ -209,7 +209,7 @@ A device stays out or draining until somebody sets it in, also after its host re
 The rebuild of a device that is out is complete when "moraine cluster status" shows no stripe
 that waits for repair or is lost. It never completes where the disk cannot be read and too
 few chunks are left elsewhere, or where no device has room. Then "retired --accept-loss"
-gives up the chunks that stripes still have on it.`,
+abandons the chunks that stripes still have on it.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 32)

@@ -90,8 +90,8 @@ func forceQuorum(env *cli.Env, cmd *cobra.Command, o forceOptions) error {
 		return err
 	}
 	hosts := inUse(known.Hosts)
-	heard, silent, why := askHeard(cmd.Context(), env, hosts)
-	after := max(known.Incarnation, heard, moraine.Incarnation(o.after))
+	reported, silent, why := requestIncarnations(cmd.Context(), env, hosts)
+	after := max(known.Incarnation, reported, moraine.Incarnation(o.after))
 	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
 		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data",
 		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
@@ -160,9 +160,9 @@ func mayNumber(hosts []*wire.Host, silent []string, why error, after moraine.Inc
 // askTimeout bounds the request to one chunkserver.
 const askTimeout = 5 * time.Second
 
-// askHeard requests from chunkservers the highest incarnation that they know. It returns
+// requestIncarnations requests from chunkservers the highest incarnation that they know. It returns
 // those that do not report it, and the reason of the last of them.
-func askHeard(ctx context.Context, env *cli.Env, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
+func requestIncarnations(ctx context.Context, env *cli.Env, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
 	silent = []string{}
 	if len(hosts) == 0 {
 		return 0, silent, nil

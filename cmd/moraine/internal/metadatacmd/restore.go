@@ -56,7 +56,7 @@ servers can never take part again with their old --data.
 
 Give --after-incarnation the highest number that an incarnation of this cluster ever had.
 "metadata status" shows it, and "metadata force-quorum" gets it from chunkservers. Include
-an incarnation that you give up now, and one from this same backup. The new incarnation
+an incarnation that you abandon now, and one from this same backup. The new incarnation
 gets the number after it. The backup cannot know what came after it.
 
 Where the number is too low, the chunkservers refuse the new server, which ends and says so.

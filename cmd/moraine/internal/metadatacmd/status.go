@@ -129,7 +129,7 @@ knows, and why the others do not answer. The last line says what to do. The exit
 then 1, and with --json "leader" is empty and "next" is that line.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			told := func(reply *wire.MembersReply) error {
+			withLeader := func(reply *wire.MembersReply) error {
 				r := metadataReportOf(reply)
 				if env.Global.JSON {
 					return cli.PrintJSON(env.Out, r)
@@ -137,7 +137,7 @@ then 1, and with --json "leader" is empty and "next" is that line.`,
 				printMetadata(env, r)
 				return nil
 			}
-			return lookAtMetadata(cmd.Context(), env, told, func(sv survey) error {
+			return lookAtMetadata(cmd.Context(), env, withLeader, func(sv survey) error {
 				if env.Global.JSON {
 					return cli.PrintJSON(env.Out, sv)
 				}

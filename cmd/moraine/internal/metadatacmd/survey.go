@@ -67,13 +67,13 @@ const (
 // surveyTimeout bounds the request to one server.
 const surveyTimeout = 5 * time.Second
 
-// lookAtMetadata requests all metadata servers from the leader, and calls told with the
-// answer. Where no server leads, it calls alone with the answer of each server. The error
+// lookAtMetadata requests all metadata servers from the leader, and calls withLeader with the
+// answer. Where no server leads, it calls withoutLeader with the answer of each server. The error
 // says what to do.
-func lookAtMetadata(ctx context.Context, env *cli.Env, told func(*wire.MembersReply) error, alone func(survey) error) error {
+func lookAtMetadata(ctx context.Context, env *cli.Env, withLeader func(*wire.MembersReply) error, withoutLeader func(survey) error) error {
 	reply, err := askLeader(ctx, env)
 	if err == nil {
-		return told(reply)
+		return withLeader(reply)
 	}
 	switch kind := moraine.KindOf(err); {
 	case ctx.Err() != nil, kind != moraine.Unavailable && kind != moraine.Timeout && kind != moraine.NotLeader:
@@ -83,7 +83,7 @@ func lookAtMetadata(ctx context.Context, env *cli.Env, told func(*wire.MembersRe
 	if bad != nil {
 		return err
 	}
-	if bad := alone(sv); bad != nil {
+	if bad := withoutLeader(sv); bad != nil {
 		return bad
 	}
 	return errors.New(sv.Next)

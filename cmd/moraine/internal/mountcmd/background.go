@@ -41,17 +41,17 @@ func MountInBackground(ctx context.Context, env *cli.Env, o MountOptions, loc cl
 		return fmt.Errorf("--log-file: %w", err)
 	}
 	defer log.Close()
-	ready, told, err := os.Pipe()
+	ready, notify, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer ready.Close()
 	cmd := exec.Command(self, env.Args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("MORAINE_MOUNT_READY_FD=%d", readyFD))
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{notify}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
-	_ = told.Close() // the child's error is the one that counts
+	_ = notify.Close() // the child's error is the one that counts
 	if err != nil {
 		return err
 	}

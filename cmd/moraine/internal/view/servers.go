@@ -67,11 +67,11 @@ const (
 	ServerUnknown = "unknown"
 )
 
-// ServerStatus is the state of a server. alive says whether it counts as alive, heard
+// ServerStatus is the state of a server. alive says whether it counts as alive, seen
 // whether the leader has received something from it.
-func ServerStatus(alive, heard bool) string {
+func ServerStatus(alive, seen bool) string {
 	switch {
-	case !heard && alive:
+	case !seen && alive:
 		return ServerUnknown
 	case !alive:
 		return ServerDown
