@@ -18,9 +18,9 @@ import (
 // as many chunks as it has data, while each lost chunk read alone costs as much as the whole. If
 // no memory is free, a readahead fetches nothing: it never waits. Safe for concurrent use.
 //
-// Readers get a copy of the bytes fetched ahead. A wide read covers so many blocks that their
-// stripes are read in parallel anyway, so it goes directly into the reader's memory. Only its
-// beginning is fetched ahead, so that the servers have work between two wide reads.
+// Readers get a copy of the bytes fetched ahead. A wide read already reads the stripes of its many
+// blocks in parallel, so it goes directly into the reader's memory. Only its beginning is fetched
+// ahead, so that the servers have work between two wide reads.
 type readahead struct {
 	r     *Reader
 	block int64

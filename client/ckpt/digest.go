@@ -15,8 +15,9 @@ import (
 //
 // It finds damage by storage (flipped, torn, stale, misplaced bytes). It misses damage to one
 // block once in 2^32, and a wrong 4 MiB never in practice. It is no defence against an attacker
-// who constructs bytes to fit; an attacker with write access to a run can change it anyway. It
-// costs what the CRC costs, about 0.05 CPU-s/GB, where SHA-256 over all bytes costs 0.6.
+// who constructs bytes to fit. Such an attacker needs write access to the run, and can then change
+// its data directly. The digest costs what the CRC costs, about 0.05 CPU-s/GB, where SHA-256 over
+// all bytes costs 0.6.
 type Digest [16]byte
 
 // String returns the digest in hexadecimal.

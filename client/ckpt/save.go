@@ -214,17 +214,17 @@ func (s *Part) tensorFiles() int {
 // cause.
 func (s *Part) Abort(cause error) {
 	if cause == nil {
-		cause = errors.New("given up")
+		cause = errors.New("the caller gave no reason")
 	}
 	s.endAs(cause, true)
 }
 
 // end closes s.sealed once, and lets the next save begin.
-func (s *Part) end(giveUp error) { s.endAs(giveUp, false) }
+func (s *Part) end(cause error) { s.endAs(cause, false) }
 
-func (s *Part) endAs(giveUp error, aborted bool) {
+func (s *Part) endAs(cause error, aborted bool) {
 	s.sealOnce.Do(func() {
-		s.endCause, s.aborted = giveUp, aborted
+		s.endCause, s.aborted = cause, aborted
 		s.run.mu.Lock()
 		if s.run.current == s {
 			s.run.current = nil

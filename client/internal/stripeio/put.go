@@ -13,9 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// errResubmit says that the stripe cannot be completed as it was begun, but can be under
-// another number, perhaps with another scheme. It never can under the same number: chunks
-// already put would differ from the new ones.
+// errResubmit says that the client must write the stripe again under another number, perhaps
+// with another scheme. Under the same number, chunks already put would differ from the new ones.
 var errResubmit = errors.New("stripe must be resubmitted")
 
 // putter puts the chunks of one stripe and replaces devices that fail or are slow.

@@ -57,20 +57,20 @@ func (r *reporter) addParity(s *Record, index int) {
 }
 
 func (r *reporter) report(s *Record, index int, b *wire.BadChunk) {
-	told := reportedChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
+	chunk := reportedChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
 	now := r.c.clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.reported[told]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
+	if at, ok := r.reported[chunk]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
 		return
 	}
 	if len(r.reported) >= maxReported {
 		clear(r.reported)
 	}
-	r.reported[told] = now
+	r.reported[chunk] = now
 	b.Stripe, b.Index, b.Device = uint64(s.ID), uint32(index), uint32(s.Chunks[index].Device)
 	b.Version, b.AtVersion, b.Capability = uint32(s.Version), true, s.capability
-	r.waiting[told] = b
+	r.waiting[chunk] = b
 	select {
 	case r.wake <- struct{}{}:
 	default:
