@@ -135,6 +135,6 @@ func (s *Server) outlivedBy(said moraine.MarkedIncarnation, who string) {
 	own := s.ownIncarnation()
 	if m := s.seating(); m != nil && own.Number != 0 && said.Outlives(own) {
 		s.deps.Metrics.Outlived.Inc()
-		s.deps.Log.Error("this server has an abandoned incarnation of the metadata: it stops", "err", m.GiveUp(said, who))
+		s.deps.Log.Error("this server has an abandoned incarnation of the metadata: it stops", "err", m.Abandon(said, who))
 	}
 }

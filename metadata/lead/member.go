@@ -32,9 +32,9 @@ type Seating interface {
 	// number in its state.
 	Incarnation() moraine.MarkedIncarnation
 	SawIncarnation(number moraine.Incarnation)
-	// GiveUp stops the store permanently. The server named who reported an incarnation newer than
+	// Abandon stops the store permanently. The server named who reported an incarnation newer than
 	// the store's own. The error says what an administrator must do.
-	GiveUp(newer moraine.MarkedIncarnation, who string) error
+	Abandon(newer moraine.MarkedIncarnation, who string) error
 }
 
 // Seat describes a server's directory.

@@ -38,7 +38,7 @@ const (
 type silence struct {
 	timeout  time.Duration
 	contact  time.Time     // time of the last message
-	heard    time.Duration // silence since then, as far as this process ran
+	duration time.Duration // of the silence since then, as far as this process ran
 	patience time.Duration
 }
 
@@ -46,13 +46,13 @@ type silence struct {
 // arrived. It reports whether to campaign.
 func (s *silence) tick(contact time.Time, elapsed time.Duration) bool {
 	if contact != s.contact || s.patience == 0 {
-		s.contact, s.heard = contact, 0
+		s.contact, s.duration = contact, 0
 		// Drawn for each silence, so that followers seldom campaign simultaneously.
 		s.patience = s.timeout + rand.N(s.timeout/2)
 		return false
 	}
-	s.heard += min(elapsed, 2*s.timeout/silenceTicks)
-	if s.heard < s.patience {
+	s.duration += min(elapsed, 2*s.timeout/silenceTicks)
+	if s.duration < s.patience {
 		return false
 	}
 	s.patience = 0
@@ -95,7 +95,7 @@ func (lw *leaderWatch) run(ctx context.Context) {
 			continue
 		}
 		over := quiet.tick(lw.group.raft.LastContact(), elapsed)
-		lw.silent.Store(over || quiet.heard >= lw.cfg.HeartbeatTimeout*3/4)
+		lw.silent.Store(over || quiet.duration >= lw.cfg.HeartbeatTimeout*3/4)
 		if over {
 			lw.look()
 		}

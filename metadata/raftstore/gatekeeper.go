@@ -45,7 +45,7 @@ func (gk *gatekeeper) judge(other greeting) error {
 		return nil
 	case other.incarnation.Outlives(own):
 		err := bad(moraine.Fenced, "the server has incarnation %v, but the --data here has the older %v", other.incarnation, own)
-		gk.incarnation.giveUp(other.incarnation, "the metadata server "+other.node) //nolint:errcheck // Run returns it
+		gk.incarnation.abandon(other.incarnation, "the metadata server "+other.node) //nolint:errcheck // Run returns it
 		return err
 	case own.Outlives(other.incarnation):
 		return bad(moraine.Fenced, "the server has the abandoned incarnation %v, and the current one is %v: do not start it again", other.incarnation, own)

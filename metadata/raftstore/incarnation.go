@@ -28,7 +28,7 @@ type incarnations struct {
 	// hadEntries: the log had entries when the node started. Set before the node accepts
 	// connections.
 	hadEntries bool
-	mu         sync.Mutex // held during a change of IDENTITY by giveUp
+	mu         sync.Mutex // held during a change of IDENTITY by abandon
 }
 
 // current is Store.Incarnation.
@@ -106,8 +106,8 @@ func (ic *incarnations) ofLog(log *raftLog, reached uint64, number moraine.Incar
 	return number, nil
 }
 
-// giveUp is Store.GiveUp.
-func (ic *incarnations) giveUp(newer moraine.MarkedIncarnation, who string) error {
+// abandon is Store.Abandon.
+func (ic *incarnations) abandon(newer moraine.MarkedIncarnation, who string) error {
 	ic.mu.Lock()
 	defer ic.mu.Unlock()
 	id, err := readIdentity(ic.deps.FS, ic.cfg.Dir)
@@ -130,11 +130,11 @@ func (s *Store) Incarnation() moraine.MarkedIncarnation { return s.incarnation.c
 // SawIncarnation records the incarnation of the state if IDENTITY has none.
 func (s *Store) SawIncarnation(number moraine.Incarnation) { s.incarnation.saw(number) }
 
-// GiveUp ends a node that received a newer incarnation which outlives its own, and marks its
+// Abandon ends a node that received a newer incarnation which outlives its own, and marks its
 // directory so that it is refused from then on. who reported the incarnation. The error, which Run
 // returns too, says what to do.
-func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
-	return s.incarnation.giveUp(newer, who)
+func (s *Store) Abandon(newer moraine.MarkedIncarnation, who string) error {
+	return s.incarnation.abandon(newer, who)
 }
 
 // outlived says what to do with an outlived directory.

@@ -83,7 +83,7 @@ func TestPowerCutsAfterOfflineChanges(t *testing.T) {
 		"enter": {on: fresh, offline: offline{do: func(fs vfs.FS) error { return store(fs).Enter() },
 			there: identity(func(id raftstore.Identity) bool { return id.Entered })}},
 		"give up": {on: formed, offline: offline{
-			do:    func(fs vfs.FS) error { store(fs).GiveUp(newer, "m9"); return nil }, //nolint:errcheck // it always fails
+			do:    func(fs vfs.FS) error { store(fs).Abandon(newer, "m9"); return nil }, //nolint:errcheck // it always fails
 			there: identity(func(id raftstore.Identity) bool { return id.OutlivedBy == newer.Number })}},
 		"force": {on: formed, offline: offline{
 			do: func(fs vfs.FS) error {
