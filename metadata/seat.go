@@ -67,7 +67,7 @@ func (s *Server) enter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	began, told := s.deps.Clock.Now(), false
+	began, warned := s.deps.Clock.Now(), false
 	for ctx.Err() == nil {
 		s.stage.Store(int32(seat.Stage()))
 		if seat.Entered {
@@ -92,8 +92,8 @@ func (s *Server) enter(ctx context.Context) error {
 		if step.admit || step.enter {
 			continue
 		}
-		if !told && s.deps.Clock.Since(began) > enterPatience {
-			told = true
+		if !warned && s.deps.Clock.Since(began) > enterPatience {
+			warned = true
 			s.deps.Log.Warn("this server has a new --data; it takes part when the leader has answered, or, at the first start, when all other servers have", "waits for", step.waitsFor)
 		}
 		lead.Sleep(ctx, s.deps.Clock, enterRetry)

@@ -129,13 +129,13 @@ type placed struct {
 // rename. Attributes that change together with a name get no event of their own.
 func (w *watcher) entry(changes []leases.Change) error {
 	moved := make(map[moraine.InodeID]*wire.WatchEvent, len(changes)) // by inode: its last removal
-	told := make(map[moraine.InodeID]bool, len(changes))
+	reported := make(map[moraine.InodeID]bool, len(changes))
 	for i := range changes {
 		t := &changes[i].Touch
 		if t.Name == "" {
 			continue
 		}
-		told[t.Lease], told[t.Inode] = true, true
+		reported[t.Lease], reported[t.Inode] = true, true
 		dir, err := w.place(t.Lease)
 		if err != nil {
 			return err
@@ -162,10 +162,10 @@ func (w *watcher) entry(changes []leases.Change) error {
 	}
 	for i := range changes {
 		t := &changes[i].Touch
-		if t.Name != "" || t.Inode == 0 || told[t.Inode] {
+		if t.Name != "" || t.Inode == 0 || reported[t.Inode] {
 			continue
 		}
-		told[t.Inode] = true
+		reported[t.Inode] = true
 		at, err := w.place(t.Inode)
 		if err != nil {
 			return err

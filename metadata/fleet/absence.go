@@ -137,11 +137,11 @@ func (k *absences) othersWorking(host string, others []string) (map[uint32]bool,
 	if k.topology.View().Hosts[host] == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no host of this name has registered")}
 	}
-	works, unheard := k.topology.working(k.Clock.Now())
-	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
-	if len(unheard) > 0 {
+	works, unseen := k.topology.working(k.Clock.Now())
+	unseen = slices.DeleteFunc(unseen, func(id string) bool { return id == host || slices.Contains(others, id) })
+	if len(unseen) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the leader is new, and %s may be down: it has received no heartbeat yet. Try again in a moment, or give --force", strings.Join(unheard, ", "))}
+			Err: fmt.Errorf("the leader is new, and %s may be down: it has received no heartbeat yet. Try again in a moment, or give --force", strings.Join(unseen, ", "))}
 	}
 	return works, nil
 }

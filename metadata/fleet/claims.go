@@ -32,21 +32,21 @@ func (c *claims) note(host string, newer bool) int {
 
 // checkReportedIncarnation fails if a chunkserver has received an incarnation that is neither this
 // leader's nor an earlier one.
-func (f *Fleet) checkReportedIncarnation(host string, heard moraine.MarkedIncarnation) error {
+func (f *Fleet) checkReportedIncarnation(host string, reported moraine.MarkedIncarnation) error {
 	own := f.leader.Incarnation()
-	if own.Number == 0 || !heard.Differs(own) || own.Outlives(heard) {
+	if own.Number == 0 || !reported.Differs(own) || own.Outlives(reported) {
 		f.claims.note(host, false)
 		return nil
 	}
 	f.Metrics.Outlived.Inc()
-	if !heard.Outlives(own) {
+	if !reported.Outlives(own) {
 		return &moraine.Error{Ref: host, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the host follows incarnation %v, but this server has %v under the same number: stop the servers of the unwanted one", heard, own)}
+			Err: fmt.Errorf("the host follows incarnation %v, but this server has %v under the same number: stop the servers of the unwanted one", reported, own)}
 	}
 	claimed := f.claims.note(host, true)
-	f.Log.Error("a chunkserver follows a later incarnation than this server's", "host", host, "heard", heard.String(), "own", own.String(), "hosts that reported it", claimed)
+	f.Log.Error("a chunkserver follows a later incarnation than this server's", "host", host, "reported", reported.String(), "own", own.String(), "hosts that reported it", claimed)
 	if 2*claimed > len(f.Topology.View().Wire.Hosts) {
-		f.leader.OutlivedBy(heard, fmt.Sprintf("the chunkserver %s, with %d others,", host, claimed-1))
+		f.leader.OutlivedBy(reported, fmt.Sprintf("the chunkserver %s, with %d others,", host, claimed-1))
 	}
 	return &moraine.Error{Ref: host, Kind: moraine.Unavailable, Err: errors.New("this metadata server has an abandoned incarnation: ask the leader of the current one")}
 }

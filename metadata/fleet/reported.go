@@ -18,8 +18,8 @@ import (
 func holds(d *wire.Device) bool { return d.State == DeviceIn || d.State == deviceDraining }
 
 // working returns the devices that serve, by their hosts' reports, on hosts that are not silent.
-// unheard are the hosts that count as up without a report; their devices are not included.
-func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []string) {
+// unseen are the hosts that count as up without a report; their devices are not included.
+func (t *topology) working(now time.Time) (devices map[uint32]bool, unseen []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	devices = make(map[uint32]bool)
@@ -29,7 +29,7 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 		}
 		if !h.spoke {
 			if slices.ContainsFunc(h.record.Devices, holds) {
-				unheard = append(unheard, id)
+				unseen = append(unseen, id)
 			}
 			continue
 		}
@@ -39,8 +39,8 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 			}
 		}
 	}
-	slices.Sort(unheard)
-	return devices, unheard
+	slices.Sort(unseen)
+	return devices, unseen
 }
 
 // fillKnown counts the serving devices on hosts that count as up. One count is
@@ -90,8 +90,8 @@ func (v *View) guess(d *wire.Device) {
 }
 
 // guessedRoom is the smallest part of a device, 1/guessedRoom, that placement assumes to be free
-// until the host reports. A write must not fail because of a guess, and a full device refuses it
-// anyway.
+// until the host reports. A write must not fail because of a guess. If the device is full, it
+// refuses the write.
 const guessedRoom = 16
 
 // free returns the free bytes of a device for placement.

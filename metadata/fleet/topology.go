@@ -216,12 +216,12 @@ func (t *topology) Fillings() (v *View, out []Filling, unsure bool) {
 			continue
 		}
 		for _, d := range h.record.Devices {
-			u, told := h.usage[d.Id]
+			u, reported := h.usage[d.Id]
 			if d.State != DeviceIn || u.failed {
 				continue
 			}
-			if !told || u.capacity == 0 {
-				unsure = unsure || !told
+			if !reported || u.capacity == 0 {
+				unsure = unsure || !reported
 				continue
 			}
 			used := u.used
@@ -266,8 +266,8 @@ func (t *topology) Answers(device uint32, now time.Time) bool {
 	if h == nil {
 		return false
 	}
-	u, told := h.usage[device]
-	return told && !u.failed && h.alive && now.Sub(h.lastSeen) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
+	u, reported := h.usage[device]
+	return reported && !u.failed && h.alive && now.Sub(h.lastSeen) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
 // boots forgets reports from an earlier boot of a host. Its failed devices must
@@ -349,17 +349,17 @@ const (
 
 // judge returns the state change that a device needs, or nil.
 func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
-	u, heard := h.usage[d.Id]
+	u, reported := h.usage[d.Id]
 	switch {
 	case gone && holds(d):
 		return &wire.SetDeviceState{State: DeviceOut, Reason: reasonSilent}
-	case heard && u.failed && holds(d):
+	case reported && u.failed && holds(d):
 		set := &wire.SetDeviceState{State: DeviceOut, Reason: reasonFailed, Keep: u.distrusted}
 		if u.why != "" {
 			set.Reason = (reasonFailed + ": " + u.why)[:min(len(reasonFailed)+2+len(u.why), moraine.MaxNameLen)]
 		}
 		return set
-	case heard && h.alive && !u.failed && d.State == DeviceOut && d.Reason == reasonSilent:
+	case reported && h.alive && !u.failed && d.State == DeviceOut && d.Reason == reasonSilent:
 		return &wire.SetDeviceState{State: DeviceIn, Reason: reasonBack}
 	}
 	return nil

@@ -79,7 +79,7 @@ func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	case len(members) >= maxVoters:
 		return false, bad(moraine.TooLarge, "the cluster has %d servers, %d at most: remove one first", len(members), maxVoters)
 	}
-	if h, heard := g.news.of(asked.Id, g.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
+	if h, reported := g.news.of(asked.Id, g.Clock.Now()); reported && h.status.GetLevel() < info.FeatureLevel {
 		return false, bad(moraine.NewerFormat, "the build of the server supports feature level %d, but the cluster has level %d: start a newer build", h.status.GetLevel(), info.FeatureLevel)
 	}
 	return false, nil

@@ -50,8 +50,8 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 		if m.ID == g.Node {
 			continue
 		}
-		h, heard := g.news.of(m.ID, g.Clock.Now())
-		if !heard {
+		h, reported := g.news.of(m.ID, g.Clock.Now())
+		if !reported {
 			silent = append(silent, m.ID)
 			continue
 		}

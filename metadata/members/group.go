@@ -181,13 +181,13 @@ func (g *Group) seatSelf(ctx context.Context) error {
 func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) string {
 	_, known, info, err := g.seatOf(member.ID)
 	own := m.MemberStatus()
-	h, heard := g.news.of(member.ID, now)
+	h, reported := g.news.of(member.ID, now)
 	switch {
 	case err != nil:
 		return wire.Text(err.Error(), wire.MaxText)
 	case !member.Alive || len(member.Addresses) == 0:
 		return "it does not answer: is it started, with --join?"
-	case !heard:
+	case !reported:
 		return "it has not reported its state yet"
 	case h.status.GetLevel() < info.FeatureLevel:
 		return fmt.Sprintf("its build supports feature level %d, but the cluster has level %d", h.status.GetLevel(), info.FeatureLevel)

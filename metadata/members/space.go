@@ -6,8 +6,8 @@ func (g *Group) LowSpaceOf(id string) bool {
 	if id == g.Node {
 		return g.Store.LowSpace()
 	}
-	h, heard := g.news.of(id, g.Clock.Now())
-	return heard && h.status.GetLowSpace()
+	h, reported := g.news.of(id, g.Clock.Now())
+	return reported && h.status.GetLowSpace()
 }
 
 // OutOfSpace reports whether nothing may grow. That is so if this server's disk is nearly full, or

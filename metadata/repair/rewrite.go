@@ -196,10 +196,10 @@ func (r *Rewriter) count(record *moraine.Stripe, named content.Named) {
 }
 
 // leave records the number of stripes that were not judged.
-func (r *Rewriter) leave(untold uint64) {
+func (r *Rewriter) leave(unjudged uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.SharedStripes = untold
+	r.report.SharedStripes = unjudged
 }
 
 // choose counts a job that was created.
