@@ -34,5 +34,5 @@ func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 	b.tellAt(b.stripe+1, 1, 2, 1) // no such stripe
 	b.tellAt(b.stripe, 1, 2, uint32(s.Version))
 	b.holds([3]uint64{1, 0, 0}, 4)
-	b.keepLog("v1-told-at")
+	b.keepLog("v1-reported-at")
 }

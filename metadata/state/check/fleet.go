@@ -72,8 +72,8 @@ func (c *fleetChecks) fleetCounts() error {
 	return err
 }
 
-// graves checks the tables of tombstones against each other, and their totals.
-func (c *fleetChecks) graves() error {
+// tombstones checks the tables of tombstones against each other, and their totals.
+func (c *fleetChecks) tombstones() error {
 	var bytes, kept uint64
 	places, on := make(map[string]bool), make(map[moraine.DeviceID]record.KeptOn)
 	for _, tab := range []byte{record.TabTombstone, record.TabKept} {
@@ -91,7 +91,7 @@ func (c *fleetChecks) graves() error {
 				on[id] = record.KeptOn{Bytes: k.Bytes + uint64(s.Bytes), Chunks: k.Chunks + 1}
 			}
 			places[string(c.K.TombstoneAt(id, chunk))] = true
-			return c.grave(id, chunk, s, binary.BigEndian.Uint64(key[7:]))
+			return c.tombstone(id, chunk, s, binary.BigEndian.Uint64(key[7:]))
 		})
 		if err != nil {
 			return err
@@ -123,8 +123,8 @@ func (c *fleetChecks) graves() error {
 	})
 }
 
-// grave checks one tombstone.
-func (c *fleetChecks) grave(id moraine.DeviceID, chunk moraine.ChunkID, s record.Tombstone, died uint64) error {
+// tombstone checks one tombstone.
+func (c *fleetChecks) tombstone(id moraine.DeviceID, chunk moraine.ChunkID, s record.Tombstone, died uint64) error {
 	at, since, ok, err := fleet.TombstoneOf(c.View, id, chunk)
 	if err != nil {
 		return err

@@ -349,7 +349,7 @@ func outdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 // maxBadChunks is the largest number of chunks in one report.
 const maxBadChunks = 256
 
-// seenChunk is a bad chunk as it was found.
+// seenChunk is a bad chunk, on the device and in the version in which its finder saw it.
 type seenChunk struct {
 	index   uint32
 	device  moraine.DeviceID

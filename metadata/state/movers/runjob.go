@@ -139,32 +139,32 @@ func runScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err er
 
 // forgetTombstones deletes at most limit tombstones of a device; true if there may be more.
 func forgetTombstones(t *kvtx.Tx, id moraine.DeviceID, limit int) (bool, error) {
-	type grave struct {
+	type row struct {
 		Chunk moraine.ChunkID
 		Since uint64
 		record.Tombstone
 	}
-	var graves []grave
+	var rows []row
 	limit = max(limit, 1)
 	for _, kept := range []bool{false, true} {
-		if len(graves) == limit {
+		if len(rows) == limit {
 			break
 		}
 		err := fleet.DeviceTombstones(&t.View, id, kept, func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool {
-			graves = append(graves, grave{chunk, since, s})
-			return len(graves) < limit
+			rows = append(rows, row{chunk, since, s})
+			return len(rows) < limit
 		})
 		if err != nil {
 			return false, err
 		}
 	}
-	for _, g := range graves {
+	for _, g := range rows {
 		if err := fleet.DropTombstone(t, id, g.Chunk, g.Tombstone, g.Since); err != nil {
 			return false, err
 		}
 	}
-	if len(graves) < limit {
+	if len(rows) < limit {
 		t.Del(t.K.KeptOn(id))
 	}
-	return len(graves) == limit, nil
+	return len(rows) == limit, nil
 }

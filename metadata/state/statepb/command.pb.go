@@ -540,7 +540,7 @@ type Tick struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Millis        uint64                 `protobuf:"varint,1,opt,name=millis,proto3" json:"millis,omitempty"`  // at most 1,000
 	Mark          bool                   `protobuf:"varint,2,opt,name=mark,proto3" json:"mark,omitempty"`      // every replica notes its running sum
-	Compare       *SumMark               `protobuf:"bytes,3,opt,name=compare,proto3" json:"compare,omitempty"` // the note of the proposer, held against that of every replica
+	Compare       *SumMark               `protobuf:"bytes,3,opt,name=compare,proto3" json:"compare,omitempty"` // the note of the proposer: every replica compares it with its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1393,9 +1393,9 @@ func (x *SetMember) GetDataId() []byte {
 	return nil
 }
 
-// RaiseIncarnation begins another incarnation of the metadata: what was issued before
-// and may have been issued otherwise since (a backup was restored, or what only a
-// lost majority knew is given up) is told apart by its number.
+// RaiseIncarnation begins another incarnation of the metadata, after a restored backup or
+// a forced quorum. Its number distinguishes what was issued before from what may have been
+// issued differently since.
 type RaiseIncarnation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint32                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"` // an incarnation that there was since: the new number is above it too
