@@ -85,7 +85,7 @@ func (d *Device) bringDown(ctx context.Context, rec *record) error {
 				if err := d.index.remove(rec.deletions[i].id); err != nil {
 					return err
 				}
-				d.reclaim.bury(rec.deletions[i].id, rec.deletions[i].victim)
+				d.reclaim.markDead(rec.deletions[i].id, rec.deletions[i].victim)
 				d.segments.dropLive(rec.deletions[i].victim)
 			}
 			return nil

@@ -100,7 +100,7 @@ func FuzzStamps(f *testing.F) {
 	for _, p := range samples() {
 		f.Add(p, true)
 	}
-	incarnation, err := os.ReadFile("testdata/heard-v1.golden")
+	incarnation, err := os.ReadFile("testdata/incarnation-v1.golden")
 	require.NoError(f, err)
 	f.Add(incarnation, false)
 	f.Fuzz(func(t *testing.T, p []byte, seal bool) {

@@ -66,7 +66,7 @@ func TestTheIncarnationIsKept(t *testing.T) {
 		require.True(t, caught, "no cut showed that %v was left out", kind)
 	}
 
-	golden := "testdata/heard-v1.golden"
+	golden := "testdata/incarnation-v1.golden"
 	require.NoError(t, disk.WriteIncarnation(base, "/d", next))
 	f, err := base.Open("/d/heard", vfs.Read)
 	require.NoError(t, err)

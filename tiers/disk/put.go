@@ -103,7 +103,7 @@ func (d *Device) put(ctx context.Context, h *tiers.Header, data []byte, sums []u
 			}
 			d.segments.addLive(sl.seg, sl.at)
 			if found {
-				d.reclaim.bury(h.ID, old.at)
+				d.reclaim.markDead(h.ID, old.at)
 				d.segments.dropLive(old.at)
 			}
 			return nil

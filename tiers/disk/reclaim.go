@@ -29,7 +29,7 @@ type reclaimer struct {
 	settling []*segment
 
 	mu    sync.Mutex // guards the fields below
-	grave []dead     // records whose space is to be reclaimed, in order of death
+	queue []dead     // records whose space is to be reclaimed, in order of death
 }
 
 // dead is a dead record of a chunk.
@@ -38,8 +38,8 @@ type dead struct {
 	at extent
 }
 
-// bury queues a dead record for reclaim. The record that killed it is durable.
-func (rc *reclaimer) bury(id moraine.ChunkID, at extent) {
+// markDead queues a dead record for reclaim. The record that killed it is durable.
+func (rc *reclaimer) markDead(id moraine.ChunkID, at extent) {
 	s := rc.segments.get(at.segment)
 	if s == nil {
 		return // the whole segment was removed
@@ -48,7 +48,7 @@ func (rc *reclaimer) bury(id moraine.ChunkID, at extent) {
 	rc.segments.deadBytes.Add(at.size)
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	rc.grave = append(rc.grave, dead{id: id, at: at})
+	rc.queue = append(rc.queue, dead{id: id, at: at})
 }
 
 // run is the goroutine of an open device. Close ends it after all users of
@@ -94,8 +94,8 @@ func (rc *reclaimer) last() {
 // runs at a time.
 //
 // The order carries the crash argument. once chooses the segments to mark
-// before it empties the grave. At that time all their operations are in the index,
-// and what they killed is in the grave or already reclaimed. It marks them only
+// before it empties the queue. At that time all their operations are in the index,
+// and what they killed is in the queue or already reclaimed. It marks them only
 // after the syncs of the second step, and in order. The unmarked ones are therefore
 // always the last of the log.
 func (rc *reclaimer) once() error {
@@ -104,10 +104,10 @@ func (rc *reclaimer) once() error {
 	}
 	ready := rc.finishedSegments()
 	rc.mu.Lock()
-	grave := rc.grave
-	rc.grave = nil
+	records := rc.queue
+	rc.queue = nil
 	rc.mu.Unlock()
-	if err := rc.giveBack(grave); err != nil {
+	if err := rc.giveBack(records); err != nil {
 		return err
 	}
 	if err := rc.markComplete(ready); err != nil {
@@ -140,10 +140,10 @@ func (rc *reclaimer) finishedSegments() []*segment {
 // lies. So giveBack removes it only after the older one is durably gone. The dead
 // records of one chunk go one after the other, in rounds; each round covers all
 // chunks together.
-func (rc *reclaimer) giveBack(grave []dead) error {
+func (rc *reclaimer) giveBack(records []dead) error {
 	var rounds [][]extent
 	depth := map[moraine.ChunkID]int{}
-	for _, b := range grave {
+	for _, b := range records {
 		n := depth[b.id]
 		depth[b.id]++
 		if n == len(rounds) {

@@ -164,12 +164,12 @@ func (r *replayer) void(w *waiting) error {
 	return err
 }
 
-// buryOther buries the record that an index entry names, unless it is the victim
+// markOtherDead marks the record dead that an index entry names, unless it is the victim
 // that its killer names. If it is not, the medium has lost a record between the
 // two.
-func (r *replayer) buryOther(e *entry, victim extent) {
+func (r *replayer) markOtherDead(e *entry, victim extent) {
 	if e.at != victim {
-		r.rv.reclaim.bury(e.header.ID, e.at)
+		r.rv.reclaim.markDead(e.header.ID, e.at)
 	}
 }
 
@@ -186,9 +186,9 @@ func (r *replayer) apply(rec *record) error {
 				if err := rv.index.remove(del.id); err != nil {
 					return err
 				}
-				r.buryOther(&e, del.victim)
+				r.markOtherDead(&e, del.victim)
 			}
-			rv.reclaim.bury(del.id, del.victim)
+			rv.reclaim.markDead(del.id, del.victim)
 		}
 		return nil
 	}
@@ -202,10 +202,10 @@ func (r *replayer) apply(rec *record) error {
 	}
 	newer := !found || e.seq < rec.seq
 	if found && newer {
-		r.buryOther(&e, rec.replaces)
+		r.markOtherDead(&e, rec.replaces)
 	}
 	if rec.replaces.segment != 0 {
-		rv.reclaim.bury(rec.header.ID, rec.replaces)
+		rv.reclaim.markDead(rec.header.ID, rec.replaces)
 	}
 	if !newer {
 		return nil

@@ -74,7 +74,7 @@ func (ss *segmentSet) addLive(s *segment, at extent) {
 	ss.chunks.Add(1)
 }
 
-// dropLive counts a record that the index no longer names. bury comes first. A
+// dropLive counts a record that the index no longer names. markDead comes first. A
 // segment thus never has neither live nor dead bytes while a scan could still find
 // one of its records.
 func (ss *segmentSet) dropLive(at extent) {
