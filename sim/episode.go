@@ -15,10 +15,10 @@ const maxFailures = 10_000
 // unit is a lost device, or a lost host. An empty one replaces it once no stripe
 // misses a chunk that was on it.
 type unit struct {
-	host    int
-	whole   bool    // all devices of the host
-	weight  float64 // devices; 0 if the slot is free
-	givenUp float64 // when the rebuild of its chunks begins
+	host         int
+	whole        bool    // all devices of the host
+	weight       float64 // devices; 0 if the slot is free
+	declaredDead float64 // when the rebuild of its chunks begins
 }
 
 // episode runs from the first loss until every stripe is whole again. It counts
@@ -88,10 +88,10 @@ func (e *episode) fail() {
 		e.lost, e.groups = e.f.Stripes(), nil
 		return
 	}
-	u := unit{weight: 1, givenUp: e.now + e.f.Detect.Seconds()}
+	u := unit{weight: 1, declaredDead: e.now + e.f.Detect.Seconds()}
 	if u.whole = e.wholeHost(); u.whole {
 		u.host = e.someHost()
-		u.givenUp += e.f.Grace.Seconds()
+		u.declaredDead += e.f.Grace.Seconds()
 		u.weight = float64(e.left(u.host))
 		e.change(u.host, func() { e.goneHost[u.host] = true })
 	} else {

@@ -25,7 +25,7 @@ func (e *episode) start(set uint32) float64 {
 	at := 0.0
 	for b, u := range e.units {
 		if set&(1<<b) != 0 {
-			at = max(at, u.givenUp)
+			at = max(at, u.declaredDead)
 		}
 	}
 	return at
