@@ -69,7 +69,7 @@ test-long: setup ## The long ones too: kill -9 rounds, power cuts, fault schedul
 # Without the race detector, which `make test-long` has, so that a history takes a
 # fraction of the time. What a failure says is whole in the file; the terminal gets
 # the seeds.
-histories: ## 500 histories of the metadata service held against porcupine, those of leases and of mutants; prints their seeds
+histories: ## 500 histories of the metadata service checked with porcupine, those of leases and of mutants; prints their seeds
 	@mkdir -p .cache
 	@set -o pipefail; MORAINE_TEST_LONG=1 $(GO) test -v -count=1 -timeout 80m ./integration/histories 2>&1 | tee .cache/histories.log | \
 	  grep --line-buffered -E 'seeds? [0-9]|^ *(=== RUN|---|ok|FAIL|panic)' || { echo 'make histories: what was said is in .cache/histories.log' >&2; exit 1; }

@@ -26,8 +26,8 @@ func (s plainStream) writeVec(bufs *net.Buffers) error {
 	return err
 }
 
-// tlsStream is an encrypted connection. Encryption copies the contents of a record
-// anyway. So records are gathered below it (sink) and leave in large writes.
+// tlsStream is an encrypted connection. Encryption already copies the contents of a
+// record. So records are gathered below it (sink) and leave in large writes.
 type tlsStream struct {
 	*tls.Conn
 	sink  *sink

@@ -148,7 +148,7 @@ func (n *slowNode) slow(h fs.FileHandle, path string) fs.FileHandle {
 type slowFile struct {
 	f    *fs.LoopbackFile
 	disk *Disk
-	path string // as it was when it was opened
+	path string // at the time of opening
 }
 
 func (s *slowFile) Read(ctx context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
