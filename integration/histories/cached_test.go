@@ -136,7 +136,7 @@ func TestBrokenLeasesAreCaught(t *testing.T) {
 // caches.
 func TestCachesAnswerInHistories(t *testing.T) {
 	seed := testseed.First(t)
-	out := playOne(t, options{seed: seed, clients: 8, cached: 8, arenas: 4, lasts: 5 * time.Second, calm: true})
+	out := playOne(t, options{seed: seed, clients: 8, cached: 8, arenas: 4, lasts: 2 * time.Second, calm: true})
 	r, at := out.h.verdict()
 	require.Equal(t, porcupine.Ok, r, "arena %d", at)
 	require.Positive(t, out.hits, "of %d operations none was answered from a cache", out.ops)

@@ -253,7 +253,7 @@ func playOne(t *testing.T, o options) (out outcome) {
 // TestEverythingIsLinearizable runs histories with all kinds of faults; porcupine
 // finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
-	count, lasts := testseed.Runs(t, 6, 500), testseed.Of(6*time.Second, 14*time.Second)
+	count, lasts := testseed.Runs(t, 3, 500), testseed.Of(6*time.Second, 14*time.Second)
 	first := testseed.First(t)
 	var hits uint64
 	var ops, unknown, undecided int

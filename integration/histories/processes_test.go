@@ -174,7 +174,7 @@ func (s *spaces) register() (devices []uint32) {
 // and a real network.
 func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
-	lasts := testseed.Of(8*time.Second, 5*time.Minute)
+	lasts := testseed.Of(6*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
 	require.NoError(t, devcluster.Build(t.Context(), s.binary))
 	require.NoError(t, devcluster.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
