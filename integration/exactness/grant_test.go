@@ -40,7 +40,7 @@ const idle = 50 * time.Second
 // grant. Bytes that were put and not committed when the session ended are lost. The
 // client reports that once, the earlier contents stay, and the handle continues.
 func TestGrantFaults(t *testing.T) {
-	runs := testseed.Sample(t, 5)
+	runs := testseed.Sample(t, 12)
 	for _, f := range faults {
 		for _, s := range grantSteps {
 			if !runs() {
@@ -99,7 +99,7 @@ func TestGrantFaults(t *testing.T) {
 // commit. It is there, whole, or it is not, and the error says so. It ends with the
 // session.
 func TestGrantFaultsOfANewFile(t *testing.T) {
-	runs := testseed.Sample(t, 5)
+	runs := testseed.Sample(t, 12)
 	for _, f := range faults {
 		for _, s := range grantSteps[:2] {
 			if !runs() {

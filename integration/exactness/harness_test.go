@@ -82,7 +82,7 @@ func inRow(t *testing.T, name string, f fault, step func(*wire.MetaRequest) bool
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 			defer cancel()
-			c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SessionTimeout: sessionTimeout})
+			c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: 3, SessionTimeout: sessionTimeout, MemTableBytes: 4 << 20})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Stop()) }()
 			require.NoError(t, c.WaitReady(ctx))

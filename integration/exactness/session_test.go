@@ -34,7 +34,7 @@ func (r *row) background(by *incluster.Client) uint64 {
 // request under an ended session takes effect once, or not at all, as the error
 // says.
 func TestSessionFaults(t *testing.T) {
-	sample := testseed.Sample(t, 5)
+	sample := testseed.Sample(t, 12)
 	one := func(name string, f fault, step func(*wire.MetaRequest) bool, script func(*row)) {
 		if sample() {
 			inRow(t, name, f, step, script)

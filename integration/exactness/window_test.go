@@ -131,7 +131,7 @@ var asked = []struct {
 // answer, and old ones and those too far ahead are refused. None takes effect
 // twice, and a session that is over has no effect.
 func TestAnswerWindowFaults(t *testing.T) {
-	runs := testseed.Sample(t, 6)
+	runs := testseed.Sample(t, 12)
 	for _, happens := range between {
 		for _, a := range asked {
 			if !runs() {
@@ -141,7 +141,7 @@ func TestAnswerWindowFaults(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 					defer cancel()
-					c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: -1, SessionTimeout: sessionTimeout})
+					c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Chunkservers: -1, SessionTimeout: sessionTimeout, MemTableBytes: 4 << 20})
 					require.NoError(t, err)
 					defer func() { require.NoError(t, c.Stop()) }()
 					require.NoError(t, c.WaitReady(ctx))
@@ -189,7 +189,7 @@ func TestAClientKeepsToItsWindow(t *testing.T) {
 		t.Run(map[bool]string{false: "the answer is late", true: "the answer is lost, with all servers"}[lost], func(t *testing.T) {
 			f := fault{name: "its answer is delayed", sent: true}
 			inRow(t, "the first of many", f, is[*wire.MetaRequest_Create], func(r *row) {
-				const many = 1500
+				const many = session.AnswerWindow + session.AnswerWindow/4
 				var done atomic.Int64
 				waited := int64(0)
 				r.fault.how = func(r *row) {
