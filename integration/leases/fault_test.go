@@ -129,7 +129,7 @@ func (s *strike) struck() bool {
 // It checks whether the client ever sees an outdated state, or misses its own
 // changes.
 func TestLeaseFaults(t *testing.T) {
-	runs := testseed.Sample(t, 3)
+	runs := testseed.Sample(t, 6)
 	for _, step := range []string{"begin", "renew", "poll", "read", "change"} {
 		at := []int{2}
 		switch {
