@@ -28,15 +28,15 @@ func (w *world) setDevice(id uint32, to wire.DeviceState) {
 // and dropped, and the server is never restarted. Every byte reads right at each
 // step, and as many hosts may be lost as before.
 func TestDisksComeAndGoWhileTheServerRuns(t *testing.T) {
-	inWorld(t, incluster.Options{CapacityBytes: 32 << 20}, func(w *world) {
-		w.write(40)
+	inWorld(t, incluster.Options{CapacityBytes: 16 << 20, Grace: 10 * time.Second}, func(w *world) {
+		w.write(20)
 		require.ErrorIs(t, w.SetDevices(w.ctx, "n1", "/device1", "/device2"), moraine.NotFound, "nothing is mounted there yet")
 		require.NoError(t, w.FormatDevice("n1", "/device2"))
 		require.NoError(t, w.SetDevices(w.ctx, "n1", "/device1", "/device2"))
 		require.Equal(t, wire.DeviceState_DEVICE_STATE_IN, w.device("n1", 1).State)
 		w.until("it gets its share of the host's chunks", func() bool {
 			a, b := w.device("n1", 0).Used, w.device("n1", 1).Used
-			return w.rebalanced().GetState() == stuck && b > 0 && max(a, b)-min(a, b) < 1<<20
+			return w.rebalanced().GetState() == stuck && b > 0 && max(a, b)-min(a, b) < 1<<19
 		})
 		w.readAll()
 		first := w.device("n1", 0).Id
@@ -65,7 +65,7 @@ func TestDisksComeAndGoWhileTheServerRuns(t *testing.T) {
 // and all is whole again when they come back. Chunks that a person abandons are
 // rebuilt from the others.
 func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
-	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Minute}, func(w *world) {
+	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: 20 * time.Second}, func(w *world) {
 		out := func(host string) {
 			w.until(host+" is out", func() bool { return w.device(host, 0).State == wire.DeviceState_DEVICE_STATE_OUT })
 		}
@@ -78,7 +78,7 @@ func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
 			}
 		}
 		const retired = wire.DeviceState_DEVICE_STATE_RETIRED
-		w.write(16)
+		w.write(10)
 		w.setDevice(w.device("n2", 0).Id, wire.DeviceState_DEVICE_STATE_OUT)
 		out("n2")
 		w.until("its chunks are rebuilt", func() bool { return w.device("n2", 0).Claimed == 0 })

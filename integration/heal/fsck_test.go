@@ -446,7 +446,7 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 			return w.admin.Raw().Meta(ctx, req)
 		}})
 		pending := uint64(0)
-		for range 6 {
+		for range 4 {
 			r := w.check(check)
 			require.Empty(t, r.Findings)
 			require.False(t, r.More)
@@ -524,7 +524,7 @@ func churnOnce(ctx context.Context, cl *incluster.Client, rng *rand.Rand, name s
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(make([]byte, rng.IntN(1<<20))); err != nil {
+	if _, err = f.Write(make([]byte, rng.IntN(256<<10))); err != nil {
 		return err
 	}
 	if rng.IntN(5) == 0 {

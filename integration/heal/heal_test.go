@@ -114,7 +114,7 @@ func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 		return nil
 	}
 	inWorld(t, incluster.Options{Chunkservers: 7, Rule: rule}, func(w *world) {
-		w.write(20)
+		w.write(10)
 		drained := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_DRAINING }
 		slow.Store(true)
 		w.StopNode("n2")

@@ -121,7 +121,7 @@ func (w *world) readsUntil(ctx context.Context, name string) error {
 		return err
 	}
 	defer reader.Close()
-	for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		f, err := reader.OpenFile(w.ctx, name)
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func TestLostStripeWaits(t *testing.T) {
 	for _, byHand := range []bool{false, true} {
 		name := map[bool]string{false: "its host was silent", true: "a person took it out"}[byHand]
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, incluster.Options{RepairGrace: 30 * time.Second}, func(w *world) {
+			inWorld(t, incluster.Options{Chunkservers: 4, RepairGrace: 30 * time.Second}, func(w *world) {
 				w.writeOne("/f", moraine.Copies(2))
 				s := w.stripe("/f")
 				w.rotChunk(s, 1)
@@ -204,16 +204,16 @@ func TestLostStripeWaits(t *testing.T) {
 				w.scrub(w.hostOf(s.Chunks[1].Device))
 				lost := func() bool { c := w.cluster(); return c.LostStripes == 1 && c.GetHealing().GetScanning() == 0 }
 				w.until("it is lost", lost)
-				for range 2 * 60 {
+				for range 50 {
 					require.True(t, lost())
 					c := w.cluster()
 					require.Zero(t, c.RepairRunning, "it is only tried")
 					require.EqualValues(t, 1, c.Waits.GetLost())
-					time.Sleep(10 * time.Second)
+					time.Sleep(6 * time.Second)
 				}
 				n := w.tries()
 				require.Positive(t, n, "what is said to be bad is tried")
-				require.Less(t, n, 15, "in 20 minutes")
+				require.Less(t, n, 12, "in 5 minutes")
 				now := w.stripe("/f")
 				for i := range s.Chunks {
 					require.Equal(t, s.Chunks[i].Device, now.Chunks[i].Device)

@@ -125,7 +125,7 @@ func TestMemoryLevelFaults(t *testing.T) {
 				defer s.end()
 				w.write(2)
 				s.begin(row.nodes...)
-				res := w.save("/saved", noise(1, 3<<20))
+				res := w.save("/saved", noise(1, 1<<20))
 				require.EqualValues(t, moraine.Memory, res.Attr.Level())
 				require.Equal(t, 2, res.Protects)
 				w.readAll() // from memory
@@ -151,7 +151,7 @@ func TestMemoryLevelFaults(t *testing.T) {
 					return
 				}
 				w.until("it is said to be lost", func() bool { return w.lost() != nil })
-				require.Equal(t, []string{fmt.Sprintf("/saved [0 %d]", 3<<20)}, w.lost())
+				require.Equal(t, []string{fmt.Sprintf("/saved [0 %d]", 1<<20)}, w.lost())
 				require.Zero(t, w.level("/saved"))
 				w.holdLost("/saved")
 				w.save("/saved", noise(2, 100_000))
@@ -195,8 +195,8 @@ func (w *world) holdLost(name string) {
 	w.t.Helper()
 	want := w.files[name]
 	failed := 0
-	for off := 0; off < len(want); off += 100_000 {
-		n := min(100_000, len(want)-off)
+	for off := 0; off < len(want); off += 50_000 {
+		n := min(50_000, len(want)-off)
 		r, err := w.admin.OpenFile(w.ctx, name)
 		require.NoError(w.t, err)
 		have := make([]byte, n)

@@ -36,9 +36,9 @@ func (w *world) smalls(dir string, n int) {
 // the leader and a mover are killed. Every byte reads right, nothing is leaked, the
 // state is sound, and two hosts may be lost.
 func TestPackedFilesGiveSpaceBack(t *testing.T) {
-	inWorld(t, incluster.Options{Metadata: 3, Chunkservers: 7, RewriteEvery: 30 * time.Second, PackAfter: time.Minute}, func(w *world) {
-		for n := range 15 {
-			w.smalls(fmt.Sprintf("/team/project/d%d/e", n), 10)
+	inWorld(t, incluster.Options{Metadata: 3, Chunkservers: 7, Grace: 10 * time.Second, RewriteEvery: 10 * time.Second, PackAfter: 30 * time.Second}, func(w *world) {
+		for n := range 10 {
+			w.smalls(fmt.Sprintf("/team/project/d%d/e", n), 8)
 		}
 		size := 0
 		for _, b := range w.files {

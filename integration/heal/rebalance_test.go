@@ -67,8 +67,8 @@ func (w *world) settled() {
 // the mean, and every byte reads right. As many hosts may be lost as before,
 // nothing is leaked, and no chunk was moved to and fro.
 func TestAddedChunkserverIsFilled(t *testing.T) {
-	inWorld(t, incluster.Options{Metadata: 3, CapacityBytes: 32 << 20}, func(w *world) {
-		w.write(60)
+	inWorld(t, incluster.Options{Metadata: 3, CapacityBytes: 16 << 20, Grace: 10 * time.Second}, func(w *world) {
+		w.write(30)
 		time.Sleep(5 * time.Second)
 		before, _ := w.held()
 		none := func(why string) {
@@ -83,7 +83,7 @@ func TestAddedChunkserverIsFilled(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, w.WaitReady(w.ctx))
 		w.until("it is found to be empty", func() bool { return w.rebalanced().GetOutside() > 0 })
-		time.Sleep(30 * time.Second)
+		time.Sleep(20 * time.Second)
 		none("it is paused")
 		require.Equal(t, paused, w.rebalanced().State)
 		require.NotZero(t, w.rebalanced().LeftBytes)
@@ -113,7 +113,7 @@ func TestAddedChunkserverIsFilled(t *testing.T) {
 		t.Logf("%d chunks moved, and %d more tried while servers died; %d on the new device of %d; the mean fill is %.3f",
 			moved-failed, failed, each[added].Chunks, after, mean)
 		require.LessOrEqual(t, moved-failed, each[added].Chunks, "every move went to the new device")
-		time.Sleep(3 * time.Minute)
+		time.Sleep(time.Minute)
 		now, _ := w.moves()
 		require.Equal(t, moved, now, "nothing is moved once devices are filled evenly")
 		require.Zero(t, w.cluster().LeakedBytes)

@@ -40,8 +40,8 @@ func (w *world) used() (bytes uint64) {
 // automatically, while the leader and a mover are killed. Every byte reads right,
 // nothing is leaked, as many hosts may be lost as before, and the rewrites end.
 func TestMostlyDeadStripesGiveTheirSpaceBack(t *testing.T) {
-	inWorld(t, incluster.Options{Metadata: 3, RewriteEvery: 30 * time.Second}, func(w *world) {
-		w.write(24)
+	inWorld(t, incluster.Options{Metadata: 3, Grace: 30 * time.Second, RewriteEvery: 10 * time.Second}, func(w *world) {
+		w.write(16)
 		time.Sleep(10 * time.Second)
 		fresh := w.used()
 		for name, data := range w.files {
@@ -72,7 +72,7 @@ func TestMostlyDeadStripesGiveTheirSpaceBack(t *testing.T) {
 		require.NoError(t, w.Check())
 		w.readAll()
 		for range 12 {
-			time.Sleep(10 * time.Second)
+			time.Sleep(4 * time.Second)
 			require.Zero(t, chosen(), "nothing is rewritten once nothing is dead")
 		}
 		w.Kill("n1", "n2")

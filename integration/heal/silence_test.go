@@ -15,7 +15,7 @@ import (
 // as it is back. It is then emptied to the end.
 func TestHostThatDiesWhileDrained(t *testing.T) {
 	const outState, drainingState = wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_DRAINING
-	inWorld(t, incluster.Options{Chunkservers: 6, RepairGrace: time.Minute}, func(w *world) {
+	inWorld(t, incluster.Options{Chunkservers: 6, RepairGrace: 20 * time.Second}, func(w *world) {
 		set := func(host string, to wire.DeviceState) {
 			w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: host, State: to}}})
 		}
