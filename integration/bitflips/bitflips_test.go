@@ -66,7 +66,7 @@ func TestBitFlips(t *testing.T) {
 			if p.try == nil {
 				continue
 			}
-			n := tries(2, 12)
+			n := tries(1, 12)
 			for try := range n {
 				rng, seed := rngOf(try)
 				w.newFile(rng, fmt.Sprintf("/%s-%d", strings.ReplaceAll(p.where, " ", "-"), try))
@@ -99,7 +99,7 @@ func TestBitFlipsAlone(t *testing.T) {
 			continue
 		}
 		t.Run(p.where, func(t *testing.T) {
-			for try := range tries(40, 2000) {
+			for try := range tries(10, 2000) {
 				rng, seed := rngOf(try)
 				p.alone(t, rng)
 				require.False(t, t.Failed(), "seed %d", seed)
