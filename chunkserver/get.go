@@ -112,7 +112,7 @@ func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.
 		return nil, err
 	}
 	f, newest := s.fleet.Load(), s.meta.newest()
-	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}
+	reply := &wire.StatDevicesReply{SeenIncarnation: uint64(newest.Number), SeenMark: transport.MarkBytes(newest)}
 	if f == nil && newest.Number != 0 {
 		return reply, nil // needed by a person who forces a quorum
 	}

@@ -83,7 +83,7 @@ func (h *heart) beat(ctx context.Context, f *fleet, want uint32) (deletions []*w
 	beat := &wire.Heartbeat{Host: h.cfg.Node, MaxDeletions: want, RevokedVersion: h.meta.revoked.Load().Version()}
 	newest := h.meta.newest()
 	beat.Bucket, beat.Probes = h.bucket.health(), h.prober.results()
-	beat.HeardIncarnation, beat.HeardMark = uint64(newest.Number), transport.MarkBytes(newest)
+	beat.SeenIncarnation, beat.SeenMark = uint64(newest.Number), transport.MarkBytes(newest)
 	passes := make(map[moraine.DeviceID]uint64, len(f.devices))
 	for _, d := range f.devices {
 		passes[d.id] = d.passes.Load()

@@ -33,7 +33,7 @@ func (r *registrar) ask(ctx context.Context, f *fleet) (*wire.RegisterHostReply,
 	newest := r.meta.newest()
 	resp, err := r.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
 		RegisterHost: &wire.RegisterHost{Host: host, Release: r.cfg.Release,
-			HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}}})
+			SeenIncarnation: uint64(newest.Number), SeenMark: transport.MarkBytes(newest)}}})
 	if err != nil {
 		return nil, err
 	}

@@ -852,8 +852,8 @@ func TestASupersededIncarnationIsNotFollowed(t *testing.T) {
 		h.waitFor(t, func() bool { return len(meta.beats) > from+3 })
 		require.Error(t, h.Healthy(), "the service is none of ours")
 		meta.set(func() {
-			require.EqualValues(t, 3, meta.beats[2].HeardIncarnation, "it reports the newest incarnation")
-			require.Equal(t, ours, meta.beats[2].HeardMark)
+			require.EqualValues(t, 3, meta.beats[2].SeenIncarnation, "it reports the newest incarnation")
+			require.Equal(t, ours, meta.beats[2].SeenMark)
 			require.Empty(t, meta.acked)
 			require.True(t, meta.unknown, "it does not register there")
 		})

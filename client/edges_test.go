@@ -117,9 +117,9 @@ func TestRangesPastTheEndAreRefused(t *testing.T) {
 	})
 }
 
-// TestAppendsThatAreGivenUp: an append that its caller abandons leaves nothing, so that the
+// TestAppendsThatAreAbandoned: an append that its caller abandons leaves nothing, so that the
 // caller can repeat it. If it is too late for that, the error says so.
-func TestAppendsThatAreGivenUp(t *testing.T) {
+func TestAppendsThatAreAbandoned(t *testing.T) {
 	for name, size := range map[string]int{"small": 5000, "large": 200_000} {
 		for _, where := range []string{"puts hang", "the commit hangs", "the commit before it hangs"} {
 			t.Run(name+"/"+where, func(t *testing.T) {

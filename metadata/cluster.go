@@ -108,11 +108,11 @@ func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
-			LowSpace: l.members.LowSpaceOf(m.ID), Heard: l.fleet.MemberKnown(&m, asked),
+			LowSpace: l.members.LowSpaceOf(m.ID), Seen: l.fleet.MemberKnown(&m, asked),
 			Endpoint: l.fleet.MemberEndpoint(m.ID),
 		}
 		if m.ID == s.cfg.Node {
-			out[i].Applied, out[i].Alive, out[i].Heard = applied, true, true
+			out[i].Applied, out[i].Alive, out[i].Seen = applied, true, true
 			if err := s.store.Healthy(); err != nil {
 				out[i].Stalled = err.Error()
 			}

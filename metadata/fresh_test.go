@@ -55,12 +55,12 @@ func TestANewLeaderKnowsNoHost(t *testing.T) {
 		nodes := c.fleet(3)
 		c.pass(2*time.Second, nodes...)
 		for _, h := range c.cluster().Topology.Hosts {
-			require.True(t, h.Alive && h.Heard, h.Id)
+			require.True(t, h.Alive && h.Seen, h.Id)
 		}
 		c.elect("m2")
 		for _, h := range c.topology().Hosts {
 			require.True(t, h.Alive, "writes go on")
-			require.False(t, h.Heard, "nobody has spoken to this leader")
+			require.False(t, h.Seen, "nobody has spoken to this leader")
 		}
 		nodes[0].beat()
 		nodes[1].devices[0].Epoch++ // it booted and has not registered
@@ -68,7 +68,7 @@ func TestANewLeaderKnowsNoHost(t *testing.T) {
 		c.pass(time.Second)
 		got := map[string]bool{}
 		for _, h := range c.topology().Hosts {
-			got[h.Id] = h.Heard
+			got[h.Id] = h.Seen
 		}
 		require.Equal(t, map[string]bool{"n1": true, "n2": false, "n3": false}, got)
 	})
@@ -85,11 +85,11 @@ func TestAFreshStatusHearsEveryHost(t *testing.T) {
 		}
 		// n3 dies now.
 		hosts := c.fresh(nodes[:2]...)
-		require.True(t, hosts["n1"].Heard && hosts["n2"].Heard)
-		require.False(t, hosts["n3"].Alive && hosts["n3"].Heard, "it is down, or not known to be up")
+		require.True(t, hosts["n1"].Seen && hosts["n2"].Seen)
+		require.False(t, hosts["n3"].Alive && hosts["n3"].Seen, "it is down, or not known to be up")
 		require.False(t, hosts["n3"].Alive, "the answer waits until that is known")
 		for _, h := range c.fresh(nodes...) {
-			require.True(t, h.Alive && h.Heard, h.Id)
+			require.True(t, h.Alive && h.Seen, h.Id)
 		}
 	})
 }

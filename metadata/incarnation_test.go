@@ -88,7 +88,7 @@ func TestServersOfAnOldIncarnationEnd(t *testing.T) {
 
 // Chunkservers refuse a metadata server that was started with too low an incarnation, and it stops
 // when most of them report that. A single one does not stop it.
-func TestChunkserversThatHeardOfMoreEndALeader(t *testing.T) {
+func TestChunkserversThatHaveSeenMoreEndALeader(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
 	lead := g.leader()
@@ -108,7 +108,7 @@ func TestChunkserversThatHeardOfMoreEndALeader(t *testing.T) {
 		require.NoError(t, err)
 	}
 	beat := func(host string, heard uint64) error {
-		_, err := tell(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{Host: host, HeardIncarnation: heard}}})
+		_, err := tell(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{Host: host, SeenIncarnation: heard}}})
 		return err
 	}
 	at := g.leader()

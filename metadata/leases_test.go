@@ -229,7 +229,7 @@ func TestWhoDoesNotCarryOutRecallsIsNotRenewed(t *testing.T) {
 	})
 }
 
-func TestTheSessionThatChangesIsToldInTheAnswer(t *testing.T) {
+func TestTheSessionThatChangesGetsItInTheAnswer(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		h := c.cacher("h")
 		dir := h.made(mkdir(root, "d")).Inode
@@ -238,13 +238,13 @@ func TestTheSessionThatChangesIsToldInTheAnswer(t *testing.T) {
 		req.LeaseEpoch = h.epoch
 		resp, err := h.do(req)
 		require.NoError(t, err)
-		require.True(t, resp.GetLease().Told)
+		require.True(t, resp.GetLease().Complete)
 		require.NotEmpty(t, resp.GetLease().Touched)
 		require.Empty(t, h.recalled(0), "it dropped what the request names by itself")
 
 		resp, err = c.do(h.peer, req) // the answer was lost
 		require.NoError(t, err)
-		require.False(t, resp.GetLease().Told, "what the first attempt changed is not known any more")
+		require.False(t, resp.GetLease().Complete, "what the first attempt changed is not known any more")
 
 		// Under another registration it is a holder like any other: the request may be from before.
 		h.begin(0)

@@ -74,7 +74,7 @@ func TestHowFullItIsOutlivesTheLeader(t *testing.T) {
 
 // Writes continue right after an election, before any host has reported how full it is. A device
 // without a report does not refuse what it may have room for.
-func TestPlacementBeforeHostsAreHeard(t *testing.T) {
+func TestPlacementBeforeHostsAreSeen(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
 		k := c.open(peer(transport.RoleClient, "c1"))

@@ -16,8 +16,8 @@ func NewFullness(suspect time.Duration, now time.Time) *Fullness {
 	return f
 }
 
-// Heard receives a heartbeat, Deleted an acknowledgement.
-func (f *Fullness) Heard(used uint64, now time.Time) {
+// Seen receives a heartbeat, Deleted an acknowledgement.
+func (f *Fullness) Seen(used uint64, now time.Time) {
 	f.t.NoteHeartbeat("n1", []*wire.Device{{Id: 1, Capacity: 1000, Used: used}}, f.t.Mark(), now)
 }
 

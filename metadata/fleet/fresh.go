@@ -90,7 +90,7 @@ func (t *topology) ReportedSince(asked Asked, w *wire.Topology) *wire.Topology {
 	defer t.mu.Unlock()
 	for _, w := range out.Hosts {
 		if h := t.hosts[w.Id]; h == nil || h.seq <= asked.mark {
-			w.Heard = false
+			w.Seen = false
 		}
 	}
 	return out

@@ -23,21 +23,21 @@ func TestFreedBytesAreNotMoved(t *testing.T) {
 		require.Equal(t, want, used)
 		require.True(t, gives)
 	}
-	f.Heard(800, at(0))
+	f.Seen(800, at(0))
 	holds(800)
 	f.Deleted(100, at(time.Second))
 	holds(700)
-	f.Heard(800, at(2*time.Second)) // measured before
+	f.Seen(800, at(2*time.Second)) // measured before
 	holds(700)
 	f.Deleted(50, at(2*time.Second))
 	holds(650)
-	f.Heard(650, at(5*time.Second))
+	f.Seen(650, at(5*time.Second))
 	holds(650)
 	for i := range 100 { // any number of deletions
 		f.Deleted(1, at(5*time.Second+time.Duration(i)))
 	}
 	holds(550)
-	f.Heard(550, at(9*time.Second))
+	f.Seen(550, at(9*time.Second))
 	holds(550)
 	f.Deleted(5000, at(9*time.Second))
 	holds(0)

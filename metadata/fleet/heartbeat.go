@@ -34,12 +34,12 @@ func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	if err := f.Topology.View().mayRegister(c, host); err != nil {
 		return nil, err
 	}
-	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.SeenIncarnation, asked.SeenMark)); err != nil {
 		return nil, err
 	}
 	req := proto.CloneOf(c.Req)
 	req.GetRegisterHost().Host.Id = host
-	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // the log does not need these
+	req.GetRegisterHost().SeenIncarnation, req.GetRegisterHost().SeenMark = 0, nil // the log does not need these
 	f.Topology.boots(host, asked.GetHost().GetDevices())
 	f.endpoints.booted(host)
 	resp, err := f.Propose(ctx, c.Caller, req)
@@ -69,7 +69,7 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 		return nil, err
 	}
 	asked := c.Req.GetHeartbeat()
-	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.SeenIncarnation, asked.SeenMark)); err != nil {
 		return nil, err
 	}
 	known := f.Topology.NoteHeartbeat(host, asked.Devices, mark, f.Clock.Now())

@@ -424,7 +424,7 @@ func (v *View) add(h *host, clusterTime uint64) {
 		return
 	}
 	w := proto.CloneOf(h.record)
-	w.Alive, w.Heard = h.alive, h.spoke && h.booted
+	w.Alive, w.Seen = h.alive, h.spoke && h.booted
 	if w.MaintenanceUntil <= clusterTime {
 		w.MaintenanceUntil, w.MaintenanceReason = 0, ""
 	}
@@ -446,7 +446,7 @@ func (v *View) add(h *host, clusterTime uint64) {
 	v.Wire.Hosts = append(v.Wire.Hosts, w)
 	if h.alive {
 		v.Live++
-		if w.Heard {
+		if w.Seen {
 			v.reporting++
 		}
 	}

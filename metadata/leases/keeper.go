@@ -249,7 +249,7 @@ func (t *Table) Grant(id, epoch uint64, seen *kvtx.Seen, applied uint64) *wire.L
 
 // OwnChanges reports to a session with a cache what its own command changed.
 func OwnChanges(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
-	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Told: !r.Repeated}
+	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Complete: !r.Repeated}
 	for i := range r.Touched {
 		g.Touched = append(g.Touched, touchToWire(&r.Touched[i]))
 	}

@@ -79,7 +79,7 @@ func (g *group) lacks(name string) bool {
 // Two of three servers are outlived, and had advanced further than the third knew: their logs have
 // other entries with the indexes and terms of what was forced on it. When they run again, no entry
 // passes between them and it. They end, say what to do, and do not come back.
-func TestServersThatWereGivenUpEnd(t *testing.T) {
+func TestServersThatWereDeclaredDeadEnd(t *testing.T) {
 	t.Run("stopped in order", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).stopAll, "1") })
 	// They never wrote out their state: only the log has their incarnation.
 	t.Run("killed", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).cutPower, "") })

@@ -13,7 +13,7 @@ import (
 
 // A node that starts on a disk without a free block deletes its ballast first, because the write
 // that probes the disk needs space.
-func TestTheBallastIsGivenUpBeforeTheProbe(t *testing.T) {
+func TestTheBallastIsReleasedBeforeTheProbe(t *testing.T) {
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.BallastBytes = 1 << 20 })
 	mem := g.fs["m1"].(*vfs.Mem)
 	mem.SetCapacity(1 << 30)

@@ -328,13 +328,13 @@ func TestASessionIsItsPrincipals(t *testing.T) {
 // When a later request says that its caller abandoned a number, a request under that number is not
 // applied if it arrives afterwards. If the number had been answered, the caller gets that answer.
 // The later request may itself be a retry. The acknowledgement frees the entry.
-func TestGivenUpNumbersAreNotApplied(t *testing.T) {
+func TestAbandonedNumbersAreNotApplied(t *testing.T) {
 	for _, repeated := range []bool{false, true} {
 		b := newCluster(t, 1)
 		c := b.open(nil)
 		given := func(n, below uint64, name string, given ...uint64) *wire.MetaResponse {
 			req := createReq(c.root, name)
-			req.GivenUp = given
+			req.Abandoned = given
 			return c.numbered(n, below, req)
 		}
 		first := b.ok(given(3, 1, "3"))

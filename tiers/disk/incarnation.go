@@ -16,8 +16,8 @@ import (
 // After a restart, the host therefore rejects servers of an older incarnation.
 // docs/formats/device.md describes the file.
 const (
-	incarnationFile    = "heard"
-	incarnationMagic   = "MRNHEARD"
+	incarnationFile    = "incarnation"
+	incarnationMagic   = "MRNINCAR"
 	incarnationVersion = 1
 )
 

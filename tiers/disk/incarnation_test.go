@@ -68,7 +68,7 @@ func TestTheIncarnationIsKept(t *testing.T) {
 
 	golden := "testdata/incarnation-v1.golden"
 	require.NoError(t, disk.WriteIncarnation(base, "/d", next))
-	f, err := base.Open("/d/heard", vfs.Read)
+	f, err := base.Open("/d/incarnation", vfs.Read)
 	require.NoError(t, err)
 	p := make([]byte, 128)
 	_, err = f.ReadAt(p, 0)
@@ -83,7 +83,7 @@ func TestTheIncarnationIsKept(t *testing.T) {
 	for at := range p {
 		bad := bytes.Clone(p)
 		bad[at] ^= 2
-		w, err := base.Open("/d/heard", vfs.Write)
+		w, err := base.Open("/d/incarnation", vfs.Write)
 		require.NoError(t, err)
 		_, err = w.WriteAt(bad, 0)
 		require.NoError(t, err)

@@ -1121,14 +1121,14 @@ func (x *ListedChunks) GetTo() uint64 {
 }
 
 type StatDevicesReply struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Error            *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
-	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Error           *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
+	Listed          *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatDevicesReply) Reset() {
@@ -1175,16 +1175,16 @@ func (x *StatDevicesReply) GetDevices() []*Device {
 	return nil
 }
 
-func (x *StatDevicesReply) GetHeardIncarnation() uint64 {
+func (x *StatDevicesReply) GetSeenIncarnation() uint64 {
 	if x != nil {
-		return x.HeardIncarnation
+		return x.SeenIncarnation
 	}
 	return 0
 }
 
-func (x *StatDevicesReply) GetHeardMark() []byte {
+func (x *StatDevicesReply) GetSeenMark() []byte {
 	if x != nil {
-		return x.HeardMark
+		return x.SeenMark
 	}
 	return nil
 }
@@ -1437,13 +1437,12 @@ const file_chunk_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"Q\n" +
 	"\fListedChunks\x121\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x19.moraine.wire.ChunkReportR\x06chunks\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\x06R\x02to\"\xf0\x01\n" +
+	"\x02to\x18\x02 \x01(\x06R\x02to\"\xec\x01\n" +
 	"\x10StatDevicesReply\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12.\n" +
-	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
-	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
-	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x123\n" +
+	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12*\n" +
+	"\x10seen_incarnation\x18\xd4\x02 \x01(\x04R\x0fseenIncarnation\x12\x1c\n" +
+	"\tseen_mark\x18\xd5\x02 \x01(\fR\bseenMark\x123\n" +
 	"\x06listed\x18\xd6\x03 \x01(\v2\x1a.moraine.wire.ListedChunksR\x06listed\"\xc2\x01\n" +
 	"\bGetPiece\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x14\n" +

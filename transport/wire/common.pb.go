@@ -1175,7 +1175,7 @@ type Host struct {
 	// The answering leader has received a heartbeat of this boot of the host, in this
 	// incarnation and, in the answer to a fresh GetCluster, since that arrived. If it
 	// is false and alive is true, it is unknown whether the host is up.
-	Heard         bool `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`
+	Seen          bool `protobuf:"varint,700,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1287,9 +1287,9 @@ func (x *Host) GetEndpoint() *EndpointHealth {
 	return nil
 }
 
-func (x *Host) GetHeard() bool {
+func (x *Host) GetSeen() bool {
 	if x != nil {
-		return x.Heard
+		return x.Seen
 	}
 	return false
 }
@@ -1671,7 +1671,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06chunks\x18\x06 \x01(\x04R\x06chunks\x12\x14\n" +
 	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x10\n" +
 	"\x03bad\x18\b \x01(\x04R\x03bad\x12(\n" +
-	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\x9f\x03\n" +
+	"\x10bytes_per_second\x18\t \x01(\x04R\x0ebytesPerSecond\"\x9d\x03\n" +
 	"\x04Host\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12\x1c\n" +
@@ -1683,8 +1683,8 @@ const file_common_proto_rawDesc = "" +
 	"\x11maintenance_until\x18\xc2\x03 \x01(\x04R\x10maintenanceUntil\x12.\n" +
 	"\x12maintenance_reason\x18\xc3\x03 \x01(\tR\x11maintenanceReason\x12\"\n" +
 	"\fcert_revoked\x18\xec\x04 \x01(\bR\vcertRevoked\x129\n" +
-	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x15\n" +
-	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\"\xa0\x01\n" +
+	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x13\n" +
+	"\x04seen\x18\xbc\x05 \x01(\bR\x04seen\"\xa0\x01\n" +
 	"\x0eEndpointHealth\x12\x14\n" +
 	"\x05tried\x18\x01 \x01(\rR\x05tried\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x14\n" +

@@ -507,7 +507,7 @@ type MetaRequest struct {
 	AckedBelow uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
 	// Numbers from acked_below on whose answers no caller waits for, and that may not
 	// have arrived: a copy of them that arrives after this request changes nothing.
-	GivenUp      []uint64 `protobuf:"varint,6,rep,packed,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
+	Abandoned    []uint64 `protobuf:"varint,6,rep,packed,name=abandoned,proto3" json:"abandoned,omitempty"`
 	Partition    uint32   `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
 	RoutingEpoch uint64   `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	// The standing (Leases.epoch) of the session's cache. On a read, cache leases are
@@ -670,9 +670,9 @@ func (x *MetaRequest) GetAckedBelow() uint64 {
 	return 0
 }
 
-func (x *MetaRequest) GetGivenUp() []uint64 {
+func (x *MetaRequest) GetAbandoned() []uint64 {
 	if x != nil {
-		return x.GivenUp
+		return x.Abandoned
 	}
 	return nil
 }
@@ -3624,7 +3624,7 @@ type MetadataNode struct {
 	Alive         bool                   `protobuf:"varint,6,opt,name=alive,proto3" json:"alive,omitempty"`
 	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
-	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: it is known whether it is alive
+	Seen          bool                   `protobuf:"varint,700,opt,name=seen,proto3" json:"seen,omitempty"`                         // by the answering node, and since a fresh request came: it is known whether it is alive
 	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled,proto3" json:"stalled,omitempty"` // why it waits for its disk, while no other voter can lead
 	unknownFields protoimpl.UnknownFields
@@ -3717,9 +3717,9 @@ func (x *MetadataNode) GetLowSpace() bool {
 	return false
 }
 
-func (x *MetadataNode) GetHeard() bool {
+func (x *MetadataNode) GetSeen() bool {
 	if x != nil {
-		return x.Heard
+		return x.Seen
 	}
 	return false
 }
@@ -7731,13 +7731,13 @@ func (x *BadChunk) GetParity() bool {
 }
 
 type RegisterHost struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Host             *Host                  `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
-	Release          string                 `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
-	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // as in Heartbeat
-	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Host            *Host                  `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
+	Release         string                 `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // as in Heartbeat
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RegisterHost) Reset() {
@@ -7784,16 +7784,16 @@ func (x *RegisterHost) GetRelease() string {
 	return ""
 }
 
-func (x *RegisterHost) GetHeardIncarnation() uint64 {
+func (x *RegisterHost) GetSeenIncarnation() uint64 {
 	if x != nil {
-		return x.HeardIncarnation
+		return x.SeenIncarnation
 	}
 	return 0
 }
 
-func (x *RegisterHost) GetHeardMark() []byte {
+func (x *RegisterHost) GetSeenMark() []byte {
 	if x != nil {
-		return x.HeardMark
+		return x.SeenMark
 	}
 	return nil
 }
@@ -7883,17 +7883,17 @@ func (x *RegisterHostReply) GetMark() []byte {
 }
 
 type Heartbeat struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Host             string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                                    // filled in from the certificate
-	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                              // id, capacity, used, chunks; state OUT if the server took it out itself
-	MaxDeletions     uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`               // how many the server wants in the reply
-	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has seen
-	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	RevokedVersion   uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of its list of revoked certificates; 0: none
-	Bucket           *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // if it has a bucket
-	Probes           []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each of its targets
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Host            string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                                 // filled in from the certificate
+	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                           // id, capacity, used, chunks; state OUT if the server took it out itself
+	MaxDeletions    uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`            // how many the server wants in the reply
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // the newest that the server has seen
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of its list of revoked certificates; 0: none
+	Bucket          *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // if it has a bucket
+	Probes          []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each of its targets
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
@@ -7947,16 +7947,16 @@ func (x *Heartbeat) GetMaxDeletions() uint32 {
 	return 0
 }
 
-func (x *Heartbeat) GetHeardIncarnation() uint64 {
+func (x *Heartbeat) GetSeenIncarnation() uint64 {
 	if x != nil {
-		return x.HeardIncarnation
+		return x.SeenIncarnation
 	}
 	return 0
 }
 
-func (x *Heartbeat) GetHeardMark() []byte {
+func (x *Heartbeat) GetSeenMark() []byte {
 	if x != nil {
-		return x.HeardMark
+		return x.SeenMark
 	}
 	return nil
 }
@@ -11848,7 +11848,7 @@ type LeaseGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing under which they are granted
 	Leases        []uint64               `protobuf:"fixed64,2,rep,packed,name=leases,proto3" json:"leases,omitempty"`
-	Told          bool                   `protobuf:"varint,3,opt,name=told,proto3" json:"told,omitempty"` // of a mutation: touched is everything that it changed
+	Complete      bool                   `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"` // of a mutation: touched is everything that it changed
 	Touched       []*Touch               `protobuf:"bytes,4,rep,name=touched,proto3" json:"touched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -11898,9 +11898,9 @@ func (x *LeaseGrant) GetLeases() []uint64 {
 	return nil
 }
 
-func (x *LeaseGrant) GetTold() bool {
+func (x *LeaseGrant) GetComplete() bool {
 	if x != nil {
-		return x.Told
+		return x.Complete
 	}
 	return false
 }
@@ -13974,13 +13974,13 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\x8f9\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\x929\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
-	"ackedBelow\x12\x19\n" +
-	"\bgiven_up\x18\x06 \x03(\x04R\agivenUp\x12\x1c\n" +
+	"ackedBelow\x12\x1c\n" +
+	"\tabandoned\x18\x06 \x03(\x04R\tabandoned\x12\x1c\n" +
 	"\tpartition\x18\x04 \x01(\rR\tpartition\x12#\n" +
 	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12 \n" +
 	"\vlease_epoch\x18\xc8\x01 \x01(\x04R\n" +
@@ -14283,7 +14283,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\"#\n" +
 	"\n" +
 	"GetCluster\x12\x15\n" +
-	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xca\x02\n" +
+	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xc8\x02\n" +
 	"\fMetadataNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x16\n" +
@@ -14292,8 +14292,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\aapplied\x18\x05 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05alive\x18\x06 \x01(\bR\x05alive\x12#\n" +
 	"\radmin_address\x18\a \x01(\tR\fadminAddress\x12\x1c\n" +
-	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x15\n" +
-	"\x05heard\x18\xbc\x05 \x01(\bR\x05heard\x129\n" +
+	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x13\n" +
+	"\x04seen\x18\xbc\x05 \x01(\bR\x04seen\x129\n" +
 	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x19\n" +
 	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xe3\v\n" +
 	"\fClusterReply\x12\x18\n" +
@@ -14676,27 +14676,25 @@ const file_metadata_proto_rawDesc = "" +
 	"capability\x12\x1e\n" +
 	"\n" +
 	"at_version\x18\xe2\x03 \x01(\bR\tatVersion\x12\x17\n" +
-	"\x06parity\x18\xd5\x05 \x01(\bR\x06parity\"\x9e\x01\n" +
+	"\x06parity\x18\xd5\x05 \x01(\bR\x06parity\"\x9a\x01\n" +
 	"\fRegisterHost\x12&\n" +
 	"\x04host\x18\x01 \x01(\v2\x12.moraine.wire.HostR\x04host\x12\x18\n" +
-	"\arelease\x18\x02 \x01(\tR\arelease\x12,\n" +
-	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
-	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\"\xe5\x01\n" +
+	"\arelease\x18\x02 \x01(\tR\arelease\x12*\n" +
+	"\x10seen_incarnation\x18\xd4\x02 \x01(\x04R\x0fseenIncarnation\x12\x1c\n" +
+	"\tseen_mark\x18\xd5\x02 \x01(\fR\bseenMark\"\xe5\x01\n" +
 	"\x11RegisterHostReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12.\n" +
 	"\adevices\x18\x03 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12,\n" +
 	"\x04keys\x18\x04 \x03(\v2\x18.moraine.wire.SigningKeyR\x04keys\x12!\n" +
 	"\fgrace_millis\x18\x05 \x01(\x04R\vgraceMillis\x12\x13\n" +
-	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xcf\x02\n" +
+	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\"\xcb\x02\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12.\n" +
 	"\adevices\x18\x02 \x03(\v2\x14.moraine.wire.DeviceR\adevices\x12#\n" +
-	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\x12,\n" +
-	"\x11heard_incarnation\x18\xd4\x02 \x01(\x04R\x10heardIncarnation\x12\x1e\n" +
-	"\n" +
-	"heard_mark\x18\xd5\x02 \x01(\fR\theardMark\x12(\n" +
+	"\rmax_deletions\x18\x03 \x01(\rR\fmaxDeletions\x12*\n" +
+	"\x10seen_incarnation\x18\xd4\x02 \x01(\x04R\x0fseenIncarnation\x12\x1c\n" +
+	"\tseen_mark\x18\xd5\x02 \x01(\fR\bseenMark\x12(\n" +
 	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
 	"\x06bucket\x18\xe4\x05 \x01(\v2\x1a.moraine.wire.BucketHealthR\x06bucket\x12,\n" +
 	"\x06probes\x18\xe5\x05 \x03(\v2\x13.moraine.wire.ProbeR\x06probes\"g\n" +
@@ -15023,12 +15021,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05lease\x18\x01 \x01(\x06R\x05lease\x12\x14\n" +
 	"\x05inode\x18\x02 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x13\n" +
-	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"}\n" +
+	"\x04gone\x18\xce\x01 \x01(\bR\x04gone\"\x85\x01\n" +
 	"\n" +
 	"LeaseGrant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06leases\x18\x02 \x03(\x06R\x06leases\x12\x12\n" +
-	"\x04told\x18\x03 \x01(\bR\x04told\x12-\n" +
+	"\x06leases\x18\x02 \x03(\x06R\x06leases\x12\x1a\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\x12-\n" +
 	"\atouched\x18\x04 \x03(\v2\x13.moraine.wire.TouchR\atouched\"\x7f\n" +
 	"\x05Watch\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\x06R\tdirectory\x12\x14\n" +

@@ -141,7 +141,7 @@ func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) 
 		c.events.add(inode)
 	}
 	switch {
-	case g.GetTold():
+	case g.GetComplete():
 		c.drop(g.Touched)
 	case failed && !unsure: // the service changed nothing
 	default:

@@ -259,7 +259,7 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 		resp, err := m.try(ctx, stub, addrs, stamped, wait)
 		if err == nil {
 			if number != 0 && op.Logged(req) {
-				s.numbers.reported(stamped.GivenUp)
+				s.numbers.reported(stamped.Abandoned)
 			}
 			return resp, unknown, nil
 		}
@@ -320,7 +320,7 @@ func stamp(req *wire.MetaRequest, s *Session, number uint64) *wire.MetaRequest {
 	if s != nil {
 		r.Session, r.RoutingEpoch = s.Id, s.routing.Load()
 		if number != 0 {
-			r.AckedBelow, r.GivenUp = s.numbers.acked()
+			r.AckedBelow, r.Abandoned = s.numbers.acked()
 		}
 	}
 	return r

@@ -101,7 +101,7 @@ func TestAbandonedNumbersAreReportedOnce(t *testing.T) {
 		for try := range 2 {
 			_, err := m.Do(t.Context(), c.req)
 			require.NoError(t, err)
-			require.Equal(t, try == 0 || !c.reported, slices.Equal([]uint64{lost}, d.last().GivenUp), "%T: %v", c.req.Op, d.last())
+			require.Equal(t, try == 0 || !c.reported, slices.Equal([]uint64{lost}, d.last().Abandoned), "%T: %v", c.req.Op, d.last())
 		}
 	}
 }

@@ -63,7 +63,7 @@ func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest,
 // request that arrives later under such a number gets that answer and is not applied. Otherwise an
 // old change could undo a later one that was already acknowledged.
 func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error {
-	given := req.GetGivenUp()
+	given := req.GetAbandoned()
 	var b []byte
 	for _, n := range given[:min(len(given), AnswerWindow)] {
 		if n == 0 || n < s.AckedBelow || n >= max(s.AckedBelow, 1)+AnswerWindow {

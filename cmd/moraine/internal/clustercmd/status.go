@@ -191,7 +191,7 @@ func (s *clusterStatus) stalled() bool {
 // memberStatus is what is known of a metadata server.
 func memberStatus(n *wire.MetadataNode) string {
 	switch {
-	case !n.Heard:
+	case !n.Seen:
 		return view.ServerUnknown
 	case !n.Alive:
 		return view.ServerDown

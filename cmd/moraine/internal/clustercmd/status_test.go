@@ -21,7 +21,7 @@ func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
 	}
 	for i := range 3 {
 		id := fmt.Sprintf("m%d", i+1)
-		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: id, Voter: true, Alive: true, Heard: true, Leader: i == 0, Endpoint: good("metadata", id)})
+		c.Metadata = append(c.Metadata, &wire.MetadataNode{Id: id, Voter: true, Alive: true, Seen: true, Leader: i == 0, Endpoint: good("metadata", id)})
 	}
 	for i := range 6 {
 		d := &wire.Device{Id: uint32(i + 1), State: wire.DeviceState_DEVICE_STATE_IN, Measured: true, Reported: true}
@@ -29,7 +29,7 @@ func sixHosts(down int, state wire.DeviceState) *wire.ClusterReply {
 			d.State = state
 		}
 		id := fmt.Sprintf("n%d", i+1)
-		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: id, Alive: i >= down, Heard: i >= down, Devices: []*wire.Device{d}, Endpoint: good("chunkserver", id)})
+		c.Topology.Hosts = append(c.Topology.Hosts, &wire.Host{Id: id, Alive: i >= down, Seen: i >= down, Devices: []*wire.Device{d}, Endpoint: good("chunkserver", id)})
 	}
 	return c
 }
@@ -73,7 +73,7 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			[]string{"device 1 of host n1 is out", full}, []string{whole}},
 		{"a host has not been heard", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
-			c.Topology.Hosts[3].Heard = false
+			c.Topology.Hosts[3].Seen = false
 			return c
 		}(), healthUnknown, []string{"it is not known yet whether host n4 is up", "as 5 hosts take chunks", "not known yet whether every stripe has the full protection of its scheme"},
 			[]string{whole, "full protection of its scheme:"}},
@@ -89,13 +89,13 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 		}(), healthUnknown, []string{"it is not known yet how full device 4 of host n4 is"}, nil},
 		{"a metadata server has not been heard", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
-			c.Metadata[1].Heard = false
+			c.Metadata[1].Seen = false
 			return c
 		}(), healthUnknown, []string{"it is not known yet whether metadata server m2 is up", "it is not known yet how many metadata servers may be lost"}, []string{"metadata goes on"}},
 		{"nothing is known", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			for _, h := range c.Topology.Hosts {
-				h.Heard, h.Devices[0].Reported, h.Devices[0].Measured = false, false, false
+				h.Seen, h.Devices[0].Reported, h.Devices[0].Measured = false, false, false
 			}
 			return c
 		}(), healthUnknown, []string{"it is not known yet whether host n1 is up", "no host takes chunks (6 unknown)"}, []string{whole, "full protection of its scheme:"}},

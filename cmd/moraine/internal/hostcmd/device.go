@@ -171,7 +171,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 			var rows []deviceRow
 			for _, h := range resp.GetTopology().GetHosts() {
 				for _, d := range h.Devices {
-					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Status: view.ServerStatus(h.Alive, h.Heard), Alive: h.Alive && h.Heard, Reason: d.Reason,
+					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Status: view.ServerStatus(h.Alive, h.Seen), Alive: h.Alive && h.Seen, Reason: d.Reason,
 						Measured: d.Measured, Reported: d.Reported,
 						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks, Health: healthOf(d.Health), Model: d.Health.GetModel(),
 						Worn: d.Health.GetWornPercent(), Celsius: d.Health.GetCelsius(), MediaErrors: d.Health.GetMediaErrors(),

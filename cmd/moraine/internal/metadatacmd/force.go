@@ -217,10 +217,10 @@ func asker(env *cli.Env) (func(context.Context, *wire.Host) (moraine.Incarnation
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		stat, err := pool.Chunks(h.Id, h.Addresses).Stat(ctx, &wire.StatDevices{})
-		if err == nil && stat.HeardIncarnation == 0 {
+		if err == nil && stat.SeenIncarnation == 0 {
 			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: errors.New("it knows none yet")}
 		}
-		return transport.MarkedIncarnation(stat.GetHeardIncarnation(), nil).Number, err
+		return transport.MarkedIncarnation(stat.GetSeenIncarnation(), nil).Number, err
 	}, pool.Close, nil
 }
 

@@ -27,7 +27,7 @@ type HostRow struct {
 
 // DescribeHost returns what the leader knows of a host, as host ls prints it.
 func DescribeHost(h *wire.Host, clusterTime uint64) HostRow {
-	r := HostRow{ID: h.Id, Status: ServerStatus(h.Alive, h.Heard), Rack: h.Rack, State: "in", Measured: true}
+	r := HostRow{ID: h.Id, Status: ServerStatus(h.Alive, h.Seen), Rack: h.Rack, State: "in", Measured: true}
 	r.Alive = r.Status == ServerUp
 	states := map[wire.DeviceState]int{}
 	for _, d := range h.Devices {
