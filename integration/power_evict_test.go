@@ -248,7 +248,7 @@ func (h *evictHistory) check(ctx context.Context) error {
 // eviction is acknowledged. It then reads every file back: 100 cuts in the long
 // form. TestPowerCutsOfTheBucketHaveTeeth leaves out the bucket's syncs.
 func TestPowerCutsWithEvictionsLoseNothing(t *testing.T) {
-	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 1, 10), testseed.Of(6, 10)
+	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 1, 10), testseed.Of(4, 10)
 	var met bucketSyncs
 	var mu sync.Mutex
 	var all struct{ cuts, amid, written, evicted int }

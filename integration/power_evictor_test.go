@@ -59,7 +59,7 @@ func (e *evictor) step(ctx context.Context, c *client.Client) error {
 // expected.
 func (e *evictor) await() {
 	before := e.evicted.Load()
-	for end := time.Now().Add(30 * time.Second); e.evicted.Load() == before && time.Now().Before(end); {
+	for end := time.Now().Add(testseed.Of(8*time.Second, 30*time.Second)); e.evicted.Load() == before && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 	}
 }
