@@ -82,7 +82,7 @@ func TestARemovalThatIsCutShort(t *testing.T) {
 			t.Run(door+"/"+victim, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRemovals(t, seed)
-					for step := uint64(testseed.Of(3, 12)); step > 1; step-- {
+					for step := uint64(testseed.Of(2, 12)); step > 1; step-- {
 						r.cutShort(step, victim, remove)
 						r.agree()
 					}

@@ -37,8 +37,8 @@ func TestARankThatDiesDuringARemoval(t *testing.T) {
 		t.Run(door, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRemovals(t, seed)
-				last := uint64(testseed.Of(3, 12))
-				for step := last - 1; step > 0; step-- {
+				last, first := uint64(testseed.Of(3, 12)), uint64(testseed.Of(2, 1))
+				for step := last - 1; step >= first; step-- {
 					r.rankDies(step, 2*last-step, remove)
 					r.agree()
 				}
