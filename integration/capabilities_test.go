@@ -196,7 +196,8 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 func TestCapabilitiesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c, err := incluster.Start(ctx, incluster.Options{Seed: 2, Metadata: 3, Chunkservers: 4, TokenLife: 20 * time.Second, KeyLife: 45 * time.Second})
+		c, err := incluster.Start(ctx, incluster.Options{Seed: 2, Metadata: 3, Chunkservers: 4, TokenLife: 20 * time.Second, KeyLife: 45 * time.Second,
+			SnapshotEntries: 5000, MemTableBytes: 4 << 20})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
 		require.NoError(t, c.WaitReady(ctx))
@@ -208,7 +209,7 @@ func TestCapabilitiesAreRenewed(t *testing.T) {
 		confined, err := c.ClientAs(ctx, transport.Peer{Role: transport.RoleClient, Node: "c1", Scope: "/a"}, client.Config{})
 		require.NoError(t, err)
 		defer confined.Close()
-		part := make([]byte, 300_000)
+		part := make([]byte, 30_000)
 		for n := range part {
 			part[n] = byte(n)
 		}

@@ -44,7 +44,8 @@ type day struct {
 
 func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err error) {
 	d = &day{rng: rand.New(rand.NewPCG(seed, 2)), kills: map[string]int{}, counts: map[string]int{}, rewritten: map[string]uint64{}, packed: map[string]uint64{}, busy: make(chan struct{}, 1)}
-	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, RewriteEvery: time.Minute, PackAfter: 3 * time.Minute})
+	d.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Chunkservers: 4, SnapshotEntries: 2000, MemTableBytes: testseed.Of[int64](4<<20, 0),
+		RewriteEvery: testseed.Of(20*time.Second, time.Minute), PackAfter: testseed.Of(40*time.Second, 3*time.Minute)})
 	if err != nil {
 		return d, err
 	}
@@ -336,10 +337,10 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// TestADayOfTrees runs minutes of cluster time; in the long form it runs a day, or
+// TestADayOfTrees runs 90 seconds of cluster time; in the long form it runs a day, or
 // as many hours as MORAINE_TEST_RUNS says.
 func TestADayOfTrees(t *testing.T) {
-	seed, length, hours := powerSeed(t), 3*time.Minute, testseed.Runs(t, 0, 24)
+	seed, length, hours := powerSeed(t), 90*time.Second, testseed.Runs(t, 0, 24)
 	if hours > 0 {
 		length = time.Duration(hours) * time.Hour
 	}
