@@ -29,7 +29,7 @@ func TestMemoryLevelOverProcesses(t *testing.T) {
 	works(t, env, "cluster", "status", "--wait", "1m")
 	lost := 0
 	for round := range rounds(3, 30) {
-		data := make([]byte, 1+rng.IntN(48<<20))
+		data := make([]byte, 1+rng.IntN(rounds(8, 48)<<20))
 		_, _ = rand.NewChaCha8([32]byte{byte(s), byte(round)}).Read(data)
 		name := fmt.Sprintf("moraine:///f%d", round)
 		local := filepath.Join(t.TempDir(), "in")

@@ -42,7 +42,7 @@ func startHeld(t *testing.T) *heldCluster {
 		h.disks = append(h.disks, d)
 		t.Cleanup(func() { require.NoError(t, d.Unmount()) }) // after the cluster has ended
 	}
-	h.Cluster = startProcsIn(t, cluster, devcluster.Config{Chunkservers: 6, ChunkserverArgs: []string{"--capacity", "256MiB"}})
+	h.Cluster = startProcsIn(t, cluster, devcluster.Config{Chunkservers: 6, ChunkserverArgs: []string{"--capacity", "64MiB"}})
 	t.Cleanup(h.release) // before it ends
 	h.env = settingsFor(h.Cluster)
 	works(t, h.env, "cluster", "status", "--wait", "1m")
@@ -58,7 +58,7 @@ func (h *heldCluster) release() {
 // local makes a file to copy in, and returns its name and contents.
 func (h *heldCluster) local(seed byte) (path string, content []byte) {
 	h.t.Helper()
-	content = make([]byte, 3<<20+int(seed))
+	content = make([]byte, 1<<20+int(seed))
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(content)
 	path = filepath.Join(h.t.TempDir(), "in")
 	require.NoError(h.t, os.WriteFile(path, content, 0o644))

@@ -257,7 +257,7 @@ func TestMountCommands(t *testing.T) {
 // stays within a few times --memory. Besides file data there are the runtime, the
 // binary, and memory that the collector has not freed yet.
 func TestMountKeepsToItsMemory(t *testing.T) {
-	const memory, files, each = 96 << 20, 24, 32 << 20
+	const memory, files, each = 64 << 20, 12, 32 << 20
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c, "--memory", fmt.Sprint(memory))
 	idle := peakMemory(t, m.pid)
