@@ -14,7 +14,7 @@ func TestRefusedBodiesGetTheirAnswer(t *testing.T) {
 	b := bucket(t, c, "refused-bodies")
 	stranger := dial(t, "nobody", "wrong/secret+key")
 	data := bytesOf(seed(t), 24<<20)
-	for range 20 {
+	for range 8 {
 		status, _ := putAt(t, c, b, "level", "object", data, nil)
 		require.Equal(t, http.StatusBadRequest, status)
 		status, _ = putAt(t, stranger, b, "key", "memory", data, nil)

@@ -42,7 +42,7 @@ type s3Request struct {
 
 const (
 	// leakBody is longer than the sockets' buffers.
-	leakBody = 12 << 20
+	leakBody = 8 << 20
 	// leakWhole is the most of a body that is sent completely: requests that end in
 	// the middle of a body send more.
 	leakWhole = 20_000
