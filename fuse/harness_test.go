@@ -192,12 +192,13 @@ func makeTree(t *testing.T, dir string, s uint64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(s, 1))
 	sizes := []int{0, 1, 511, 4096, 4097, 64 << 10, 100_000, 256<<10 - 1, 256 << 10, 1<<20 + 12345}
+	r.Shuffle(len(sizes), func(i, j int) { sizes[i], sizes[j] = sizes[j], sizes[i] })
 	for d := range 4 {
 		sub := filepath.Join(dir, fmt.Sprintf("dir %d", d), "below")
 		require.NoError(t, os.MkdirAll(sub, 0o755))
-		for f := range 12 {
+		for f := range 5 {
 			name := filepath.Join(sub, fmt.Sprintf("file-%d", f))
-			data := randomBytes(r.Uint64(), sizes[r.IntN(len(sizes))])
+			data := randomBytes(r.Uint64(), sizes[(5*d+f)%len(sizes)])
 			require.NoError(t, os.WriteFile(name, data, os.FileMode(0o600|r.IntN(0o100))))
 			when := time.Unix(1_500_000_000+int64(r.IntN(1e8)), int64(r.IntN(1e9)))
 			require.NoError(t, os.Chtimes(name, when, when))

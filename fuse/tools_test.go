@@ -74,14 +74,14 @@ func TestFio(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
 	for name, args := range map[string]string{
-		"sequential":        "--rw=write --bs=1M --size=24M --end_fsync=1",
-		"sequential, 24K":   "--rw=write --bs=24k --size=6M --end_fsync=1",
-		"random":            "--rw=randwrite --bs=4k --size=2M --end_fsync=1",
-		"random, unaligned": "--rw=randwrite --bs=3k-70k --bs_unaligned=1 --size=4M --end_fsync=1",
-		"overwritten":       "--rw=randwrite --bs=16k --size=2M --norandommap=1 --io_size=6M --verify_backlog=64",
-		"several at once":   "--rw=randwrite --bs=16k --size=2M --numjobs=4 --end_fsync=1",
-		"direct":            "--rw=write --bs=256k --size=8M --direct=1",
-		"mapped":            "--rw=randwrite --bs=4k --size=2M --ioengine=mmap --end_fsync=1",
+		"sequential":        "--rw=write --bs=1M --size=8M --end_fsync=1",
+		"sequential, 24K":   "--rw=write --bs=24k --size=3M --end_fsync=1",
+		"random":            "--rw=randwrite --bs=4k --size=1M --end_fsync=1",
+		"random, unaligned": "--rw=randwrite --bs=3k-70k --bs_unaligned=1 --size=2M --end_fsync=1",
+		"overwritten":       "--rw=randwrite --bs=16k --size=1M --norandommap=1 --io_size=3M --verify_backlog=64",
+		"several at once":   "--rw=randwrite --bs=16k --size=1M --numjobs=4 --end_fsync=1",
+		"direct":            "--rw=write --bs=256k --size=4M --direct=1",
+		"mapped":            "--rw=randwrite --bs=4k --size=1M --ioengine=mmap --end_fsync=1",
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := m.at(strings.ReplaceAll(name, ", ", "-"))
