@@ -109,7 +109,7 @@ func TestPowerCutsAfterOfflineChanges(t *testing.T) {
 				}
 				return c.there(mem.Crash(rand.New(rand.NewPCG(seed, 1))))
 			}
-			for seed := range uint64(20) {
+			for seed := range uint64(10) {
 				require.NoError(t, cut(seed, func(op vfs.Op) error {
 					if s := site(op); s != "" {
 						met.add(s)
@@ -118,6 +118,9 @@ func TestPowerCutsAfterOfflineChanges(t *testing.T) {
 				}), "seed %d", seed)
 			}
 			for _, s := range met.sorted() {
+				if offlineNeedNot(name, s) != "" {
+					continue
+				}
 				caught := false
 				for seed := uint64(0); seed < 60 && !caught; seed++ {
 					caught = cut(seed, func(op vfs.Op) error {
@@ -127,9 +130,7 @@ func TestPowerCutsAfterOfflineChanges(t *testing.T) {
 						return nil
 					}) != nil
 				}
-				if why := offlineNeedNot(name, s); why == "" {
-					require.True(t, caught, "no cut showed that %q was left out", s)
-				}
+				require.True(t, caught, "no cut showed that %q was left out", s)
 			}
 		})
 	}
