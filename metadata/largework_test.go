@@ -30,7 +30,7 @@ type largeWork struct {
 // recounted and removed, and thousands of its files are concatenated. The longest application of an
 // entry is logged. In the long form the tree has 200,000 files.
 func TestLargeWorkOnADisk(t *testing.T) {
-	files, parts := testseed.Of(3_000, 200_000), testseed.Of(1_000, wire.MaxConcatRanges)
+	files, parts := testseed.Of(1_500, 200_000), testseed.Of(600, wire.MaxConcatRanges)
 	w := &largeWork{applier: newApplier(t), kinds: map[uint64]string{}, took: map[string][]time.Duration{}, cpu: map[string]time.Duration{}}
 	bench, sources := w.tree(files)
 	w.note = w.noted

@@ -43,11 +43,11 @@ func (d *drawn) Read(p []byte) (int, error) {
 func TestNoPrivateKeyInTheState(t *testing.T) {
 	var d drawn
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
-		cfg.KeyLife, deps.Rand = time.Hour, &d
+		cfg.KeyLife, deps.Rand = 10*time.Minute, &d
 	}, func(c *cluster) {
 		for range 3 {
 			c.open(peer(transport.RoleClient, "c1"))
-			time.Sleep(70 * time.Minute)
+			time.Sleep(12 * time.Minute)
 		}
 		c.elect("m2")
 		require.GreaterOrEqual(t, len(d.keys), 3)
