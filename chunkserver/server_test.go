@@ -498,10 +498,12 @@ func TestADeviceDelaysOnlyItsOwnDeletions(t *testing.T) {
 	}
 }
 
-func TestReportsListAllChunksInSlices(t *testing.T) {
+// A pass over each device lists all its chunks. TestALongReportIsCutBetweenStripes has
+// a pass of more than one slice.
+func TestReportsListAllChunks(t *testing.T) {
 	meta := newFakeMeta()
 	h := start(t, vfs.NewMem(1), meta, config("/a", "/b"))
-	const n = chunkserver.ReportSlice + 100
+	const n = 600
 	for i := range uint64(n) {
 		c := chunk(1+i/2, 10)
 		c.req.Index = uint32(i % 2)
