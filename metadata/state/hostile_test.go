@@ -128,7 +128,7 @@ func (h *hostile) request(n int) *wire.MetaRequest {
 // state must pass its check.
 func TestHostileRequestsStopNoReplica(t *testing.T) {
 	first := testseed.First(t)
-	for seed := first; seed < first+uint64(testseed.Runs(t, 1, 40)); seed++ {
+	for seed := first; seed < first+uint64(testseed.Runs(t, 2, 40)); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, seed)
