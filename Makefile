@@ -6,6 +6,9 @@ export CGO_ENABLED ?= 0
 # -race needs cgo. Each test binary waits before it ends, so that a race that another
 # goroutine reports meanwhile is printed: 50 ms instead of a second, for 60 packages.
 RACE_ENV := CGO_ENABLED=1 GORACE="$(strip atexit_sleep_ms=50 $(GORACE))"
+# Test binaries without tables for debuggers link in half the time, and stacks stay readable;
+# `make check` runs go vet itself.
+TEST_FLAGS := -race -ldflags='-s -w' -vet=off
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/morainefs/moraine/cmd/moraine/internal/cli.Version=$(VERSION)
 # How long one package's tests may take, beside three others. The whole of `make test`
@@ -61,10 +64,10 @@ $(PYTHON_ENV)/made: integration/testdata/requirements.txt | tools
 	@$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 
 test: setup ## All tests a newcomer should trust, with the race detector
-	$(RACE_ENV) $(GO) test -race -p $(TEST_PACKAGES_AT_ONCE) -timeout $(TEST_TIMEOUT) ./...
+	$(RACE_ENV) $(GO) test $(TEST_FLAGS) -p $(TEST_PACKAGES_AT_ONCE) -timeout $(TEST_TIMEOUT) ./...
 
 test-long: setup ## The long ones too: kill -9 rounds, power cuts, fault schedules in full number, mutants, benchmarks
-	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test -race -timeout 80m ./...
+	MORAINE_TEST_LONG=1 $(RACE_ENV) $(GO) test $(TEST_FLAGS) -timeout 80m ./...
 
 # Without the race detector, which `make test-long` has, so that a history takes a
 # fraction of the time. What a failure says is whole in the file; the terminal gets
