@@ -99,8 +99,8 @@ func TestRepairsADegradedCommit(t *testing.T) {
 		require.NotZero(t, status(t, c).GetRepairQueued())
 		c.Hosts[5].Start()
 		soundAgain(t, c)
-		require.NotZero(t, c.Hosts[5].Chunks())
-		c.Hosts[0].Before(func(any) error { return fail(moraine.IOError) })
+		require.NotZero(t, c.Hosts[5].Count())
+		c.Hosts[0].Before(func(context.Context, any) error { return fail(moraine.IOError) })
 		c.Hosts[1].Kill()
 		restore(t, c, "/runs/a", 5, 1)
 	})
@@ -225,7 +225,7 @@ func TestRepairFaults(t *testing.T) {
 // slow makes every put of the cluster take d.
 func slow(c *memcluster.Cluster, d time.Duration) {
 	for _, h := range c.Hosts {
-		h.Before(func(req any) error {
+		h.Before(func(_ context.Context, req any) error {
 			if p, ok := req.(*wire.PutChunk); ok && p.GetRepair() {
 				time.Sleep(d)
 			}
@@ -245,7 +245,7 @@ func TestPutFaults(t *testing.T) {
 				var left atomic.Int32
 				left.Store(3)
 				for _, h := range c.Hosts { // which of them get repaired chunks is random
-					h.Before(func(req any) error {
+					h.Before(func(_ context.Context, req any) error {
 						if _, ok := req.(*wire.PutChunk); ok && left.Add(-1) >= 0 {
 							return fail(kind)
 						}

@@ -2,6 +2,7 @@ package mover_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -381,7 +382,7 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 		s.make("/p/q/d", 40)
 		bad := s.extents("/p/q/d/f000").Stripes[0].Id
 		for _, h := range c.Hosts {
-			h.Before(func(req any) error {
+			h.Before(func(_ context.Context, req any) error {
 				if get, ok := req.(*wire.GetChunk); ok && get.GetStripe() == bad {
 					return &moraine.Error{Kind: moraine.IOError}
 				}
@@ -410,7 +411,7 @@ func TestOnlyRepairsAreOfHighPriority(t *testing.T) {
 		s.make("/a", 100)
 		var low, high [2]atomic.Int64 // reads, writes
 		for _, h := range c.Hosts {
-			h.Before(func(req any) error {
+			h.Before(func(_ context.Context, req any) error {
 				of, write := &high, 0
 				if p, ok := req.(interface{ GetLowPriority() bool }); ok && p.GetLowPriority() {
 					of = &low

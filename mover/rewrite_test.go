@@ -2,6 +2,7 @@ package mover_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -203,7 +204,7 @@ func TestRewriteFaults(t *testing.T) {
 						hook, fired := once(op, kind, lost)
 						if op == "RenewJob" { // longer than the time to a renewal
 							for _, h := range c.Hosts {
-								h.Before(func(req any) error {
+								h.Before(func(_ context.Context, req any) error {
 									if _, ok := req.(*wire.PutChunk); ok {
 										time.Sleep(8 * time.Second)
 									}
@@ -298,7 +299,7 @@ func TestRewriteOfALostMover(t *testing.T) {
 		w := newWorn(t, c)
 		began := make(chan struct{}, 100)
 		for _, h := range c.Hosts {
-			h.Before(func(req any) error {
+			h.Before(func(_ context.Context, req any) error {
 				if _, ok := req.(*wire.PutChunk); ok {
 					began <- struct{}{}
 					time.Sleep(time.Second)

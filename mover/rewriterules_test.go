@@ -1,6 +1,7 @@
 package mover_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -113,7 +114,7 @@ func TestRewriteGoesOnPastABadStripe(t *testing.T) {
 		require.True(t, w.old[bad])
 		require.Greater(t, len(w.old), 2)
 		for _, h := range c.Hosts {
-			h.Before(func(req any) error {
+			h.Before(func(_ context.Context, req any) error {
 				if get, ok := req.(*wire.GetChunk); ok && get.GetStripe() == bad {
 					return &moraine.Error{Kind: moraine.IOError}
 				}

@@ -2,16 +2,16 @@ package memcluster
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"crypto/ed25519"
 	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/capability"
+	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -21,20 +21,34 @@ import (
 type Host struct {
 	ID string
 
-	c      *Cluster
-	node   *memnet.Node
-	cancel context.CancelFunc
+	c        *Cluster
+	node     *memnet.Node
+	cancel   context.CancelFunc
+	verifier *capability.Verifier // it has a lock of its own
 
 	mu     sync.Mutex
 	device uint32
 	epoch  uint64
-	chunks map[moraine.ChunkID]*chunk
-	before func(req any) error
+	keys   map[uint64]ed25519.PublicKey
+	before func(ctx context.Context, req any) error
+	faults Faults
+	counts Counts
+
+	chunks  map[moraine.ChunkID]*Chunk
+	objects map[uint64][]byte // of its bucket
+	pieces  []*wire.GetPiece  // those that it served
 }
 
-type chunk struct {
-	version, crc, tenant uint32
-	data                 []byte
+// Counts counts what a host served.
+type Counts struct {
+	Puts     int
+	GetBytes int64
+}
+
+func newHost(c *Cluster, id string) *Host {
+	h := &Host{c: c, ID: id, chunks: make(map[moraine.ChunkID]*Chunk), keys: make(map[uint64]ed25519.PublicKey)}
+	h.verifier = capability.NewVerifier(h.key)
+	return h
 }
 
 // Start registers the host and serves, with a heartbeat each second, until Kill.
@@ -42,14 +56,14 @@ func (h *Host) Start() {
 	t := h.c.t
 	t.Helper()
 	var err error
-	h.node, err = h.c.Net.Listen(h.ID, memnet.Options{Role: transport.RoleChunkserver, Cluster: clusterID,
-		Handler: transport.HandlerForChunks(h)})
+	h.node, err = h.c.Net.Listen(h.ID, memnet.Options{Role: transport.RoleChunkserver, Cluster: ClusterID,
+		Handler: transport.HandlerForChunks(h), Keys: h.key})
 	require.NoError(t, err)
 	uuid := make([]byte, 16)
 	copy(uuid, h.ID)
 	var resp *wire.MetaResponse
 	for range 100 { // a leader may be elected soon
-		resp, err = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
+		resp, err = h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
 			Host: &wire.Host{Id: h.ID, Addresses: []string{memnet.Address(h.ID)},
 				Devices: []*wire.Device{{Uuid: uuid, Capacity: 1 << 40}}}}}})
 		if err == nil {
@@ -62,25 +76,30 @@ func (h *Host) Start() {
 	h.mu.Lock()
 	h.device, h.epoch = dev.GetId(), dev.GetEpoch()
 	h.mu.Unlock()
+	h.learn(append(resp.GetRegisterHost().GetKeys(), capabilitytest.Key()))
 	ctx, cancel := context.WithCancel(h.c.ctx)
 	h.cancel = cancel
-	h.c.running.Go(func() { h.beat(ctx, dev.GetId()) })
+	h.c.running.Go(func() { h.beat(ctx, dev) })
 }
 
-func (h *Host) beat(ctx context.Context, device uint32) {
+func (h *Host) beat(ctx context.Context, dev *wire.Device) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second):
 		}
-		// The next heartbeat follows a lost one.
-		_, _ = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
-			Devices: []*wire.Device{{Id: device, Capacity: 1 << 40}}}}})
+		resp, err := h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
+			Devices: []*wire.Device{{Id: dev.GetId(), Epoch: dev.GetEpoch(), Capacity: 1 << 40}}}}})
+		if err == nil { // the next heartbeat follows a lost one
+			h.learn(resp.GetHeartbeat().GetKeys())
+			h.verify(resp.GetHeartbeat())
+		}
 	}
 }
 
-func (h *Host) meta(req *wire.MetaRequest) (*wire.MetaResponse, error) {
+// Ask sends a request to the leader, as this host.
+func (h *Host) Ask(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return h.c.Ask(transport.RoleChunkserver, h.ID, req)
 }
 
@@ -90,85 +109,25 @@ func (h *Host) Kill() {
 	require.NoError(h.c.t, h.node.Close())
 }
 
-// Before makes fn see each request to the host, which it may fail; nil for none.
-func (h *Host) Before(fn func(req any) error) {
+// Device returns the number of the host's device.
+func (h *Host) Device() uint32 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.before = fn
+	return h.device
 }
 
-// Chunks returns how many chunks the host holds.
-func (h *Host) Chunks() int {
+// Epoch returns the epoch of the host's device.
+func (h *Host) Epoch() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.chunks)
+	return h.epoch
 }
 
-func (h *Host) check(req any, device uint32) error {
-	h.mu.Lock()
-	before := h.before
-	mine := device == h.device
-	h.mu.Unlock()
-	if !mine {
-		return &moraine.Error{Op: "chunk", Ref: h.ID, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not on this host", device)}
-	}
-	if before != nil {
-		return before(req)
-	}
-	return nil
-}
-
-// PutChunk implements transport.ChunkService.
-func (h *Host) PutChunk(_ context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
-	data := make([]byte, p.Len())
-	if err := p.ReadInto(data, nil); err != nil {
-		return nil, err
-	}
-	if err := h.check(req, req.GetDevice()); err != nil {
-		return nil, err
-	}
-	if sum := crc.Sum(data); sum != req.GetCrc() {
-		return nil, &moraine.Error{Op: "put", Ref: h.ID, Kind: moraine.Corrupt, Err: fmt.Errorf("chunk checksum %08x, not %08x", sum, req.GetCrc())}
-	}
+// Counts returns what the host served since its first start.
+func (h *Host) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	id := moraine.ChunkID{Stripe: moraine.StripeID(req.GetStripe()), Index: uint8(req.GetIndex())}
-	if old := h.chunks[id]; old != nil && old.version == req.GetVersion() && old.crc != req.GetCrc() {
-		return nil, &moraine.Error{Op: "put", Ref: h.ID, Kind: moraine.Exists}
-	}
-	h.chunks[id] = &chunk{req.GetVersion(), req.GetCrc(), req.GetTenant(), data}
-	return &wire.PutChunkReply{Level: req.GetLevel(), Epoch: h.epoch}, nil
-}
-
-// GetChunk implements transport.ChunkService.
-func (h *Host) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
-	if err := h.check(req, req.GetDevice()); err != nil {
-		return nil, nil, nil, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	c := h.chunks[moraine.ChunkID{Stripe: moraine.StripeID(req.GetStripe()), Index: uint8(req.GetIndex())}]
-	fail := func(kind moraine.Kind) (*wire.GetChunkReply, [][]byte, func(), error) {
-		return nil, nil, nil, &moraine.Error{Op: "get", Ref: h.ID, Kind: kind}
-	}
-	switch {
-	case c == nil:
-		return fail(moraine.NotFound)
-	case c.tenant != req.GetTenant():
-		return fail(moraine.PermissionDenied)
-	case req.GetOffset()+req.GetLength() > uint64(len(c.data)):
-		return fail(moraine.InvalidArgument)
-	case crc.Sum(c.data) != c.crc:
-		return fail(moraine.Corrupt)
-	}
-	data := c.data[req.GetOffset():][:req.GetLength()]
-	return &wire.GetChunkReply{Version: c.version, Crc: c.crc, PayloadCrc: crc.Sum(data), ChunkLength: uint64(len(c.data))},
-		[][]byte{data}, func() {}, nil
-}
-
-// GetPiece implements transport.ChunkService: these hosts have no bucket.
-func (h *Host) GetPiece(context.Context, *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
-	return nil, nil, nil, &moraine.Error{Op: "piece", Ref: h.ID, Kind: moraine.Unavailable, Err: errors.New("host has no bucket")}
+	return h.counts
 }
 
 // SyncDevices implements transport.ChunkService.
