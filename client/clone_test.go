@@ -24,10 +24,8 @@ func (c *cluster) inode(cl *client.Client, path string) moraine.InodeID {
 // puts counts the chunks that hosts have stored.
 func (c *cluster) puts() int {
 	n := 0
-	for _, h := range c.hosts {
-		h.mu.Lock()
-		n += h.puts
-		h.mu.Unlock()
+	for _, h := range c.Hosts {
+		n += h.Counts().Puts
 	}
 	return n
 }
@@ -94,7 +92,7 @@ func concatMany(t *testing.T, ranges int, steply bool) {
 		}
 		steps, jobs := 0, map[uint64]int{}
 		lost := loseReply(1<<30, func(req *wire.MetaRequest) bool { return false })
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if op := req.GetClone(); op != nil {
 				if steps++; steps%5 == 0 {
 					lost = loseReply(1, func(*wire.MetaRequest) bool { return true })
@@ -112,7 +110,7 @@ func concatMany(t *testing.T, ranges int, steply bool) {
 		})
 		_, err := cl.Concat(c.ctx, "/all", srcs, client.CreateOptions{})
 		require.NoError(t, err)
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		if steply {
 			require.Greater(t, steps, 10)
 			require.Empty(t, jobs)
@@ -182,7 +180,7 @@ func TestConcatWhoseJobIsForgotten(t *testing.T) {
 			srcs[i] = client.InodeRange{Inode: c.inode(cl, "/p")}
 		}
 		forgot := 0
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetListJobs() == nil {
 				return nil, nil
 			}

@@ -31,12 +31,12 @@ func TestCloneTree(t *testing.T) {
 		}
 		before := c.puts()
 		lost := loseReply(1, func(req *wire.MetaRequest) bool { return req.GetCloneTree() != nil })
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			return lost(req)
 		})
 		j, err := cl.Jobs().CloneTree(c.ctx, "/src", "/dst")
 		require.NoError(t, err)
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		c.elect("m2")
 		j, err = cl.Jobs().Wait(c.ctx, j.ID, nil)
 		require.NoError(t, err)

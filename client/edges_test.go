@@ -60,7 +60,7 @@ func TestOpenWhileTheLastHandleCloses(t *testing.T) {
 		require.NoError(t, first.Flush(c.ctx))
 		arrived, hold := make(chan struct{}), make(chan struct{})
 		seen := false
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetGetAttr().GetInode() != uint64(first.Inode()) || seen {
 				return nil, nil
 			}
@@ -139,11 +139,11 @@ func TestAppendsThatAreAbandoned(t *testing.T) {
 						}
 					}
 					if where == "puts hang" {
-						for _, host := range c.hosts {
+						for _, host := range c.Hosts {
 							onPuts(host, 0, func(context.Context, *wire.PutChunk) error { wait(); return nil })
 						}
 					} else {
-						c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+						c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 							if req.GetCommit() != nil {
 								wait()
 							}

@@ -67,7 +67,7 @@ func TestRequestsOfWrappers(t *testing.T) {
 		var mu sync.Mutex
 		var asked []*wire.MetaRequest
 		answer := &wire.MetaResponse{}
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetRenewSession() != nil || req.GetLeases() != nil {
 				return nil, nil
 			}
@@ -158,6 +158,6 @@ func TestRequestsOfWrappers(t *testing.T) {
 				require.True(t, proto.Equal(s.want[i], &wire.MetaRequest{Op: req.Op}), "%s: %v", name, req)
 			}
 		}
-		c.onMeta(nil)
+		c.OnMeta(nil)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
@@ -39,9 +40,9 @@ func TestHandleModel(t *testing.T) {
 			disturb(c, m.rng, i)
 			m.step()
 		}
-		c.net.Heal()
-		for _, h := range c.hosts {
-			h.fail(nil)
+		c.Net.Heal()
+		for _, h := range c.Hosts {
+			h.Before(nil)
 		}
 		m.checkAll()
 		for _, h := range m.handles {
@@ -224,16 +225,16 @@ func TestHandleModelAcrossExpiry(t *testing.T) {
 				}
 			}
 			if round%3 == 1 {
-				for m := range c.servers {
-					c.net.Partition("c1", m)
+				for _, m := range memcluster.Servers() {
+					c.Net.Partition("c1", m)
 				}
 				if rng.IntN(2) == 0 {
-					for _, host := range c.hosts {
-						c.net.Partition("c1", host.id)
+					for _, host := range c.Hosts {
+						c.Net.Partition("c1", host.ID)
 					}
 				}
 				time.Sleep(time.Duration(40+rng.IntN(60)) * time.Second)
-				c.net.Heal()
+				c.Net.Heal()
 			}
 			flushed()
 		}

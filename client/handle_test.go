@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -221,8 +222,8 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 		old := bytesOf(1, 300_000)
 		writeAt(t, c, h, old, 0)
 		require.NoError(t, h.Flush(c.ctx))
-		for _, host := range c.hosts {
-			host.fail(func(_ context.Context, req any) error {
+		for _, host := range c.Hosts {
+			host.Before(func(_ context.Context, req any) error {
 				if _, put := req.(*wire.PutChunk); put {
 					return errKind(moraine.TooLarge) // an error for which the client tries no other device
 				}
@@ -235,8 +236,8 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 		require.NoError(t, g.Flush(c.ctx))
 		require.ErrorIs(t, h.Sync(c.ctx), moraine.TooLarge)
 		requireContent(t, c, h, old)
-		for _, host := range c.hosts {
-			host.fail(nil)
+		for _, host := range c.Hosts {
+			host.Before(nil)
 		}
 		writeAt(t, c, h, bytesOf(3, 1000), 0)
 		copy(old, bytesOf(3, 1000))
@@ -261,15 +262,15 @@ func TestHandleAcrossSessionExpiry(t *testing.T) {
 		put := bytesOf(2, 600_000)
 		writeAt(t, c, h, put, 0)
 		cut := func() {
-			for m := range c.servers {
-				c.net.Partition("c1", m)
+			for _, m := range memcluster.Servers() {
+				c.Net.Partition("c1", m)
 			}
-			for _, h := range c.hosts {
-				c.net.Partition("c1", h.id)
+			for _, h := range c.Hosts {
+				c.Net.Partition("c1", h.ID)
 			}
 		}
 		before := c.puts()
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCommit() != nil {
 				return nil, errKind(moraine.Unavailable)
 			}
@@ -283,8 +284,8 @@ func TestHandleAcrossSessionExpiry(t *testing.T) {
 		held := bytesOf(3, 1000)
 		writeAt(t, c, h, held, 700_000) // in memory: the client reaches no server
 		time.Sleep(100 * time.Second)
-		c.onMeta(nil)
-		c.net.Heal()
+		c.OnMeta(nil)
+		c.Net.Heal()
 
 		require.ErrorIs(t, h.Flush(c.ctx), moraine.IOError)
 		require.NotEqual(t, first, cl.Session())

@@ -11,8 +11,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport"
-	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +25,7 @@ type stuck struct {
 
 // holdBack delays matching requests, from now on until another call.
 func (s *stuck) holdBack(match func(*wire.MetaRequest) bool) {
-	s.c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+	s.c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		if !match(req) {
 			return nil, nil
 		}
@@ -41,14 +41,10 @@ func (s *stuck) holdBack(match func(*wire.MetaRequest) bool) {
 
 // arrive delivers the matching delayed requests.
 func (s *stuck) arrive(match func(*wire.MetaRequest) bool) (n int) {
-	d := s.c.net.Dialer(s.peer)
-	defer d.Close()
 	for _, req := range s.late {
 		if match(req) {
 			n++
-			ctx, cancel := context.WithTimeout(s.c.ctx, 5*time.Second)
-			_, _ = d.Metadata([]string{memnet.Address(s.c.group.Leader())}).Do(ctx, req)
-			cancel()
+			_, _ = s.c.Ask(s.peer.Role, s.peer.Node, req)
 		}
 	}
 	return n
@@ -112,7 +108,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 				require.NoError(t, whole(c.ctx, c, cl, old))
 				other := stripePut(c, cl) // keeps the grant
 				defer other.Abort()
-				s := &stuck{c: c, peer: c.peer(transport.RoleClient, "c1")}
+				s := &stuck{c: c, peer: memcluster.Peer(transport.RoleClient, "c1")}
 				slow := func(r *wire.MetaRequest) bool { return r.GetCreate().GetName() == "slow" }
 				s.holdBack(func(r *wire.MetaRequest) bool { return slow(r) || row.is(r) })
 				answered := make(chan error, 1)
@@ -145,7 +141,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 // abandoned number. The next command reports it.
 func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
-		peer := c.peer(transport.RoleAdmin, "n1")
+		peer := memcluster.Peer(transport.RoleAdmin, "n1")
 		cl := c.dialAs(peer, config())
 		defer cl.Close()
 		_, err := cl.Mkdir(c.ctx, "/d", 0o755)

@@ -60,14 +60,14 @@ func TestWritesDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			inCluster(t, 6, func(c *cluster) {
 				var log bytes.Buffer
-				cfg, old := littleMemory(), c.log
+				cfg, old := littleMemory(), c.Log
 				cfg.Patience, cfg.ReadaheadBytes = patience, -1
-				c.log = slog.New(slog.NewTextHandler(&log, nil))
+				c.Log = slog.New(slog.NewTextHandler(&log, nil))
 				cl := c.dial("c1", cfg)
 				defer cl.Close() //nolint:errcheck // the cluster may be gone
-				c.log = old
+				c.Log = old
 				write(t, c, cl, "/file", data, 1<<30, false)
-				c.hosts[0].kill()
+				c.Hosts[0].Kill()
 				release := row.hold(cl)
 				ended := make(chan error, 1)
 				began := time.Now()

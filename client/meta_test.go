@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -55,10 +56,10 @@ func TestLostRepliesAreRepeatedOnce(t *testing.T) {
 			},
 		}
 		for _, name := range []string{"mkdir", "rename", "remove", "write"} {
-			c.onMeta(loseReply(3, func(req *wire.MetaRequest) bool { return req.Number != 0 }))
+			c.OnMeta(loseReply(3, func(req *wire.MetaRequest) bool { return req.Number != 0 }))
 			require.NoError(t, steps[name](), name)
 		}
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		require.True(t, bytes.Equal(bytesOf(1, 100_000), read(t, c, cl, "/f")))
 		require.GreaterOrEqual(t, cl.Stats().MetaRetries, uint64(9))
 	})
@@ -77,7 +78,7 @@ func TestFailover(t *testing.T) {
 				case <-stop:
 					return
 				case <-time.After(700 * time.Millisecond):
-					c.group.Elect(fmt.Sprintf("m%d", i%3+1))
+					c.Elect(fmt.Sprintf("m%d", i%3+1))
 				}
 			}
 		})
@@ -100,14 +101,14 @@ func TestNoLeader(t *testing.T) {
 		cfg.Patience = 30 * time.Second
 		cl := c.dial("c1", cfg)
 		defer cl.Close()
-		c.group.Elect("")
+		c.Elect("")
 		began := time.Now()
 		_, err := cl.Stat(c.ctx, "/")
 		require.ErrorIs(t, err, moraine.Timeout)
 		require.InDelta(t, 30, time.Since(began).Seconds(), 2)
 		_, err = cl.Stat(c.within(time.Second), "/")
 		require.ErrorIs(t, err, moraine.Timeout)
-		c.running.Go(func() { time.Sleep(5 * time.Second); c.group.Elect("m3") })
+		c.Run(func(context.Context) error { time.Sleep(5 * time.Second); c.Elect("m3"); return nil })
 		_, err = cl.Stat(c.ctx, "/")
 		require.NoError(t, err)
 	})
@@ -131,11 +132,11 @@ func TestSessionExpiry(t *testing.T) {
 		require.NoError(t, err)
 		first := cl.Session()
 
-		for m := range c.servers {
-			c.net.Partition("c1", m)
+		for _, m := range memcluster.Servers() {
+			c.Net.Partition("c1", m)
 		}
 		time.Sleep(2 * time.Minute)
-		c.net.Heal()
+		c.Net.Heal()
 		_, err = cl.Mkdir(c.ctx, "/d", 0)
 		require.NoError(t, err)
 		require.NotEqual(t, first, cl.Session())
@@ -181,7 +182,7 @@ func TestUnknownOutcomeOfACommit(t *testing.T) {
 				_, err = f.Write(bytesOf(1, 1000))
 				require.NoError(t, err)
 				var commits atomic.Int32
-				c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+				c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 					switch {
 					case req.GetOpenSession() != nil && row.open != 0:
 						return nil, errKind(row.open)
@@ -194,7 +195,7 @@ func TestUnknownOutcomeOfACommit(t *testing.T) {
 				})
 				_, err = f.Commit(c.ctx)
 				require.Equal(t, row.want, moraine.KindOf(err), "%v", err)
-				c.onMeta(nil)
+				c.OnMeta(nil)
 				_, err = cl.Stat(c.ctx, "/f")
 				if row.lost {
 					require.NoError(t, err, "it did take effect")
@@ -213,7 +214,7 @@ func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
 		n := 0
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCreate() == nil {
 				return nil, nil
 			}
@@ -225,14 +226,14 @@ func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 		_, err := cl.Mkdir(c.ctx, "/d", 0)
 		require.ErrorIs(t, err, moraine.SessionExpired)
 		require.Equal(t, 2, n)
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		a, err := cl.Stat(c.ctx, "/d")
 		require.NoError(t, err, "it did take effect")
 		require.Equal(t, client.TypeDirectory, a.Type())
 
 		// If it certainly did not, the client repeats it.
 		n = 0
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCreate() != nil {
 				if n++; n == 1 {
 					return nil, errKind(moraine.SessionExpired)
@@ -253,7 +254,7 @@ func TestAnswersAreAcknowledged(t *testing.T) {
 		defer cl.Close()
 		var mu sync.Mutex
 		var worst, last uint64
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if req.Number != 0 {
@@ -292,11 +293,11 @@ func TestTokensAreRenewed(t *testing.T) {
 		defer r.Close()
 		got := make([]byte, len(data))
 		require.NoError(t, r.ReadRange(c.ctx, got, 0))
-		for m := range c.servers {
-			c.net.Partition("c1", m)
+		for _, m := range memcluster.Servers() {
+			c.Net.Partition("c1", m)
 		}
 		time.Sleep(15 * time.Minute)
-		c.net.Heal()
+		c.Net.Heal()
 		require.NoError(t, r.ReadRange(c.ctx, got, 0))
 		require.True(t, bytes.Equal(data, got))
 	})
@@ -311,8 +312,8 @@ func TestRefusedRead(t *testing.T) {
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		defer r.Close()
-		for _, h := range c.hosts {
-			h.fail(func(context.Context, any) error { return errKind(moraine.PermissionDenied) })
+		for _, h := range c.Hosts {
+			h.Before(func(context.Context, any) error { return errKind(moraine.PermissionDenied) })
 		}
 		require.ErrorIs(t, r.ReadRange(c.within(5*time.Second), make([]byte, 10), 0), moraine.PermissionDenied)
 	})
@@ -367,7 +368,7 @@ func TestHeartbeatsPassALongPoll(t *testing.T) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
 		polling, release := make(chan struct{}, 100), make(chan struct{})
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			switch {
 			case req.GetLeaseJobs() != nil:
 				polling <- struct{}{}

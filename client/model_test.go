@@ -18,6 +18,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/memnet"
 )
 
@@ -47,9 +48,9 @@ func TestRandomOperations(t *testing.T) {
 			disturb(c, rng, i)
 			m.step(t, c, cl, rng)
 		}
-		c.net.Heal()
-		for _, h := range c.hosts {
-			h.fail(nil)
+		c.Net.Heal()
+		for _, h := range c.Hosts {
+			h.Before(nil)
 		}
 		m.check(t, c, cl)
 	})
@@ -59,23 +60,23 @@ func TestRandomOperations(t *testing.T) {
 func disturb(c *cluster, rng *rand.Rand, i int) {
 	switch {
 	case i%20 == 5:
-		for _, h := range c.hosts {
-			h.fail(nil)
+		for _, h := range c.Hosts {
+			h.Before(nil)
 		}
-		h := c.hosts[rng.IntN(len(c.hosts))]
+		h := c.Hosts[rng.IntN(len(c.Hosts))]
 		names := []string{"I/O error", "hangs", "slow"}
 		damages[names[rng.IntN(len(names))]](h)
 	case i%20 == 12:
-		c.group.Elect(fmt.Sprintf("m%d", rng.IntN(3)+1))
+		c.Elect(fmt.Sprintf("m%d", rng.IntN(3)+1))
 	case i%20 == 17:
 		f := memnet.Faults{LoseReply: rng.Float64() * 0.1, LoseRequest: rng.Float64() * 0.1, MaxDelay: 5 * time.Millisecond}
-		for _, h := range c.hosts {
-			c.net.SetFaults("c1", h.id, f)
-			c.net.SetFaults(h.id, "c1", f)
+		for _, h := range c.Hosts {
+			c.Net.SetFaults("c1", h.ID, f)
+			c.Net.SetFaults(h.ID, "c1", f)
 		}
-		for s := range c.servers {
-			c.net.SetFaults("c1", s, f)
-			c.net.SetFaults(s, "c1", f)
+		for _, s := range memcluster.Servers() {
+			c.Net.SetFaults("c1", s, f)
+			c.Net.SetFaults(s, "c1", f)
 		}
 	}
 }

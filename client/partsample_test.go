@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 )
 
 // rebuilds makes a file of one stripe whose second chunk is lost. It gives fn a function that
@@ -24,8 +25,8 @@ func rebuilds(t *testing.T, cfg client.Config, chunk int, fn func(cl *client.Cli
 		require.NoError(t, err)
 		_, err = f.Commit(c.ctx)
 		require.NoError(t, err)
-		for _, h := range c.hosts {
-			h.change(func(id moraine.ChunkID, _ *heldChunk) bool { return id.Index != 1 })
+		for _, h := range c.Hosts {
+			h.Change(func(id moraine.ChunkID, _ *memcluster.Chunk) bool { return id.Index != 1 })
 		}
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,11 +23,15 @@ const (
 // evict makes the service report that the file is in an object from offset from on, and gives
 // every host the bucket.
 func (c *cluster) evict(data []byte, from uint64) {
-	for _, h := range c.hosts {
-		h.objects = map[uint64][]byte{testObject: data}
+	for _, h := range c.Hosts {
+		h.SetObjects(map[uint64][]byte{testObject: data})
 	}
-	size := uint64(len(data))
-	c.onMeta(func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+	c.OnMeta(evicted(uint64(len(data)), from))
+}
+
+// evicted is the hook that makes the service report it.
+func evicted(size, from uint64) memcluster.MetaHook {
+	return func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
 			if resp == nil {
 				return resp, err
@@ -48,23 +53,21 @@ func (c *cluster) evict(data []byte, from uint64) {
 			}
 			return resp, err
 		}, nil
-	})
+	}
 }
 
 // served returns how many reads of pieces the hosts served, and fails if two of them served the
 // same piece.
 func (c *cluster) served() (n int, hosts map[string]bool) {
 	owner, hosts := map[uint64]string{}, map[string]bool{}
-	for _, h := range c.hosts {
-		h.mu.Lock()
-		for _, p := range h.pieces {
+	for _, h := range c.Hosts {
+		for _, p := range h.Pieces() {
 			n++
-			hosts[h.id] = true
+			hosts[h.ID] = true
 			piece := p.Offset / testPiece
-			require.Contains(c.t, []string{"", h.id}, owner[piece], "two servers read one piece")
-			owner[piece] = h.id
+			require.Contains(c.t, []string{"", h.ID}, owner[piece], "two servers read one piece")
+			owner[piece] = h.ID
 		}
-		h.mu.Unlock()
 	}
 	return n, hosts
 }
@@ -96,15 +99,15 @@ func TestReadOfEvictedRanges(t *testing.T) {
 		writeAt(t, c, h, over, 1_000_000)
 		copy(data[1_000_000:], over)
 		requireContent(t, c, h, data)
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		require.NoError(t, h.Close(c.ctx))
 	})
 }
 
 func (c *cluster) pieceAsked() *wire.GetPiece {
-	for _, h := range c.hosts {
-		if len(h.pieces) > 0 {
-			return h.pieces[0]
+	for _, h := range c.Hosts {
+		if pieces := h.Pieces(); len(pieces) > 0 {
+			return pieces[0]
 		}
 	}
 	return &wire.GetPiece{}
@@ -113,12 +116,14 @@ func (c *cluster) pieceAsked() *wire.GetPiece {
 // The client skips servers that fail, lose or corrupt a piece. If all do, the read fails, and
 // never returns other bytes.
 func TestReadOfEvictedRangesWithFaults(t *testing.T) {
-	faults := map[string]func(h *chunkHost){
-		"refused": func(h *chunkHost) { h.fail(func(context.Context, any) error { return errKind(moraine.Unavailable) }) },
+	faults := map[string]func(h *memcluster.Host){
+		"refused": func(h *memcluster.Host) {
+			h.Before(func(context.Context, any) error { return errKind(moraine.Unavailable) })
+		},
 		"hangs":   damages["hangs"],
-		"garbled": func(h *chunkHost) { h.garble = true },
-		"no such": func(h *chunkHost) { h.objects = nil },
-		"gone":    func(h *chunkHost) { h.kill() },
+		"garbled": func(h *memcluster.Host) { h.Break(memcluster.Faults{Garble: true}) },
+		"no such": func(h *memcluster.Host) { h.SetObjects(nil) },
+		"gone":    func(h *memcluster.Host) { h.Kill() },
 	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +139,7 @@ func TestReadOfEvictedRangesWithFaults(t *testing.T) {
 				require.NoError(t, err)
 				defer r.Close()
 				got := make([]byte, len(data))
-				for i, h := range c.hosts {
+				for i, h := range c.Hosts {
 					fault(h)
 					if i < 2 {
 						clear(got)
@@ -165,7 +170,7 @@ func TestBadObjectExtents(t *testing.T) {
 			"no record":    func(r *wire.ExtentsReply) { r.Objects = nil },
 			"no piece":     func(r *wire.ExtentsReply) { r.Objects[0].Piece = 0 },
 		} {
-			c.onMeta(func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			c.OnMeta(func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 				return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
 					if r := resp.GetExtents(); r != nil {
 						resp = proto.Clone(resp).(*wire.MetaResponse)
@@ -182,6 +187,6 @@ func TestBadObjectExtents(t *testing.T) {
 			require.ErrorIs(t, r.ReadRange(c.ctx, make([]byte, 10), 0), moraine.Corrupt, name)
 			require.NoError(t, r.Close())
 		}
-		c.onMeta(nil)
+		c.OnMeta(nil)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -18,11 +19,7 @@ import (
 // admin opens a client with an administrator's certificate.
 func (c *cluster) admin(cfg client.Config) *client.Client {
 	c.t.Helper()
-	d := c.net.Dialer(c.peer(transport.RoleAdmin, "admin"))
-	cl, err := client.Dial(c.ctx, cfg, client.Deps{Dialer: d, Log: c.log})
-	require.NoError(c.t, err)
-	c.t.Cleanup(func() { require.NoError(c.t, d.Close()) })
-	return cl
+	return c.Dial(memcluster.Peer(transport.RoleAdmin, "admin"), cfg)
 }
 
 // A client that has written nothing yet knows of the quotas from the opening of its session. A
@@ -203,7 +200,7 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 
 		var commits atomic.Int32
 		goOn := make(chan struct{})
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCommit() != nil {
 				if commits.Add(1) == 1 { // what is sent meanwhile is committed in one step
 					<-goOn
@@ -228,7 +225,7 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		close(goOn)
 		errs := []error{<-synced, <-synced}
 		require.True(t, errors.Is(errs[0], moraine.QuotaExceeded) != errors.Is(errs[1], moraine.QuotaExceeded), "%v", errs)
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		require.EqualValues(t, 4, commits.Load(), "one that was waited for, one of both, and one of each")
 		require.NoError(t, h.Sync(c.ctx))
 		require.NoError(t, h.Close(c.ctx))

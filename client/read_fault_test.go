@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -21,38 +22,40 @@ import (
 func damageIO(context.Context, any) error { return errKind(moraine.IOError) }
 
 // damages are the faults of a host's chunks.
-var damages = map[string]func(h *chunkHost){
-	"lost": func(h *chunkHost) { h.change(func(moraine.ChunkID, *heldChunk) bool { return false }) },
-	"flipped bit": func(h *chunkHost) {
-		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+var damages = map[string]func(h *memcluster.Host){
+	"lost": func(h *memcluster.Host) { h.Change(func(moraine.ChunkID, *memcluster.Chunk) bool { return false }) },
+	"flipped bit": func(h *memcluster.Host) {
+		h.Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool { ch.Data[len(ch.Data)/2] ^= 4; return true })
 	},
 	// Like an old or misplaced chunk: intact, but not the record's.
-	"other chunk": func(h *chunkHost) {
-		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
-			ch.data = bytesOf(99, len(ch.data))
-			ch.crc = sum(ch.data)
+	"other chunk": func(h *memcluster.Host) {
+		h.Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool {
+			ch.Data = bytesOf(99, len(ch.Data))
+			ch.CRC = sum(ch.Data)
 			return true
 		})
 	},
-	"newer version": func(h *chunkHost) {
-		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
-			ch.version, ch.data = 7, bytesOf(98, len(ch.data))
-			ch.crc = sum(ch.data)
+	"newer version": func(h *memcluster.Host) {
+		h.Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool {
+			ch.Version, ch.Data = 7, bytesOf(98, len(ch.Data))
+			ch.CRC = sum(ch.Data)
 			return true
 		})
 	},
-	"short": func(h *chunkHost) {
-		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
-			ch.data = append(bytes.Clone(ch.data), make([]byte, 4096)...)
-			ch.crc = sum(ch.data)
+	"short": func(h *memcluster.Host) {
+		h.Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool {
+			ch.Data = append(bytes.Clone(ch.Data), make([]byte, 4096)...)
+			ch.CRC = sum(ch.Data)
 			return true
 		})
 	},
-	"gone":      func(h *chunkHost) { h.kill() },
-	"hangs":     func(h *chunkHost) { h.fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() }) },
-	"I/O error": func(h *chunkHost) { h.fail(damageIO) },
-	"slow": func(h *chunkHost) {
-		h.fail(func(context.Context, any) error { time.Sleep(2 * time.Second); return nil })
+	"gone": func(h *memcluster.Host) { h.Kill() },
+	"hangs": func(h *memcluster.Host) {
+		h.Before(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
+	},
+	"I/O error": func(h *memcluster.Host) { h.Before(damageIO) },
+	"slow": func(h *memcluster.Host) {
+		h.Before(func(context.Context, any) error { time.Sleep(2 * time.Second); return nil })
 	},
 }
 
@@ -72,8 +75,8 @@ func TestReadWithTwoHostsDamaged(t *testing.T) {
 					write(t, c, cl, "/f", data, 1<<30, false)
 					write(t, c, cl, "/small", small, 1<<30, false)
 					second := (first + 1 + first%3) % 6
-					damage(c.hosts[first])
-					damage(c.hosts[second])
+					damage(c.Hosts[first])
+					damage(c.Hosts[second])
 					require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 					require.True(t, bytes.Equal(small, read(t, c, cl, "/small")))
 					r, err := cl.OpenFile(c.ctx, "/f")
@@ -106,7 +109,7 @@ func TestAHostThatHangsIsNotWaitedForByEachRead(t *testing.T) {
 				defer r.Close()
 				var asked, late atomic.Int64
 				until := time.Now().Add(hangs)
-				c.hosts[2].fail(func(ctx context.Context, req any) error {
+				c.Hosts[2].Before(func(ctx context.Context, req any) error {
 					if _, get := req.(*wire.GetChunk); !get {
 						return nil
 					}
@@ -149,7 +152,7 @@ func TestReadWithThreeHostsDamaged(t *testing.T) {
 				defer cl.Close()
 				data := bytesOf(7, 1_300_000)
 				write(t, c, cl, "/f", data, 1<<30, false)
-				for _, h := range c.hosts[2:5] {
+				for _, h := range c.Hosts[2:5] {
 					damage(h)
 				}
 				r, err := cl.OpenFile(c.ctx, "/f")
@@ -176,7 +179,7 @@ func TestReadOverChunksThatAreAllLost(t *testing.T) {
 				cl := c.dial("c1", config())
 				defer cl.Close()
 				write(t, c, cl, "/f", bytesOf(7, 256<<10), 1<<30, false)
-				for _, h := range c.hosts {
+				for _, h := range c.Hosts {
 					damages[name](h)
 				}
 				r, err := cl.OpenFile(c.ctx, "/f")
@@ -197,14 +200,14 @@ func TestReadOverChunksThatAreAllLost(t *testing.T) {
 // even if the client had found earlier that the host does not answer.
 func TestReadOfAHostThatMayComeBackIsNotLost(t *testing.T) {
 	t.Run("it refuses", func(t *testing.T) {
-		readOfAHostThatComesBack(t, (*chunkHost).kill, (*chunkHost).start)
+		readOfAHostThatComesBack(t, (*memcluster.Host).Kill, (*memcluster.Host).Start)
 	})
 	t.Run("it hangs", func(t *testing.T) {
-		readOfAHostThatComesBack(t, damages["hangs"], func(h *chunkHost) { h.fail(nil) })
+		readOfAHostThatComesBack(t, damages["hangs"], func(h *memcluster.Host) { h.Before(nil) })
 	})
 }
 
-func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*chunkHost)) {
+func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*memcluster.Host)) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
 		cfg.Patience = time.Minute
@@ -218,9 +221,9 @@ func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*chunkHost)) {
 		for range 100 { // so that the client may hedge late chunks
 			require.NoError(t, r.ReadRange(c.ctx, make([]byte, 64<<10), 0))
 		}
-		var away *chunkHost
-		for _, h := range c.hosts {
-			h.change(func(id moraine.ChunkID, _ *heldChunk) bool {
+		var away *memcluster.Host
+		for _, h := range c.Hosts {
+			h.Change(func(id moraine.ChunkID, _ *memcluster.Chunk) bool {
 				if id.Index == 0 {
 					away = h
 				}
@@ -247,16 +250,14 @@ func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {
 		data := bytesOf(7, 1_300_000)
 		write(t, c, cl, "/f", data, 1<<30, false)
 		var reported atomic.Bool
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetReportBadChunks() != nil {
 				reported.Store(true)
 			}
 			return nil, nil
 		})
-		for _, h := range c.hosts {
-			h.mu.Lock()
-			h.rotten = true
-			h.mu.Unlock()
+		for _, h := range c.Hosts {
+			h.Break(memcluster.Faults{Rotten: true})
 		}
 		require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 		r, err := cl.OpenFile(c.ctx, "/f")
@@ -279,13 +280,13 @@ func TestBadChunksAreReported(t *testing.T) {
 		defer cl.Close()
 		write(t, c, cl, "/f", bytesOf(7, 4*64<<10), 1<<30, false)
 		var reports []*wire.BadChunk
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if r := req.GetReportBadChunks(); r != nil {
 				reports = append(reports, r.Chunks...)
 			}
 			return nil, nil
 		})
-		for _, h := range c.hosts[:2] {
+		for _, h := range c.Hosts[:2] {
 			damages["flipped bit"](h)
 		}
 		for range 5 {
@@ -297,7 +298,7 @@ func TestBadChunksAreReported(t *testing.T) {
 		require.LessOrEqual(t, len(reports), 2)
 		for _, r := range reports {
 			require.Equal(t, uint32(moraine.Corrupt), r.Kind)
-			require.Contains(t, []uint32{c.hosts[0].device, c.hosts[1].device}, r.Device)
+			require.Contains(t, []uint32{c.Hosts[0].Device(), c.Hosts[1].Device()}, r.Device)
 		}
 	})
 }
@@ -312,7 +313,7 @@ func TestHedgedRead(t *testing.T) {
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		defer r.Close()
-		for _, h := range c.hosts[:2] {
+		for _, h := range c.Hosts[:2] {
 			damages["slow"](h)
 		}
 		began := time.Now()
@@ -337,9 +338,9 @@ func TestHedgedReadOfSlowDevices(t *testing.T) {
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		defer r.Close()
-		for hangs := range c.hosts { // one of them has the first chunk
-			for i, h := range c.hosts {
-				h.fail(func(ctx context.Context, _ any) error {
+		for hangs := range c.Hosts { // one of them has the first chunk
+			for i, h := range c.Hosts {
+				h.Before(func(ctx context.Context, _ any) error {
 					if i == hangs {
 						<-ctx.Done()
 						return ctx.Err()
@@ -365,13 +366,13 @@ func TestRebuildReadsNothingTwice(t *testing.T) {
 		defer cl.Close()
 		data := bytesOf(7, 20*4*64<<10)
 		write(t, c, cl, "/f", data, 1<<30, false)
-		c.hosts[0].kill()
+		c.Hosts[0].Kill()
 		time.Sleep(10 * time.Second) // the leader knows, and so does the topology
 		read(t, c, cl, "/f")
 		gotten := func() (n int64) {
 			synctest.Wait()
-			for _, h := range c.hosts {
-				n += h.gotten
+			for _, h := range c.Hosts {
+				n += h.Counts().GetBytes
 			}
 			return n
 		}
@@ -397,7 +398,7 @@ func TestReaderAndReplacement(t *testing.T) {
 		write(t, c, cl, "/f", bytesOf(2, 600_000), 1<<30, false)
 		require.NoError(t, r.ReadRange(c.ctx, got, 0))
 		require.True(t, bytes.Equal(old, got))
-		for _, h := range c.hosts {
+		for _, h := range c.Hosts {
 			damages["lost"](h)
 		}
 		err = r.ReadRange(c.ctx, got, 0)
@@ -428,10 +429,10 @@ func TestReadCanceled(t *testing.T) {
 		defer cl.Close()
 		data := bytesOf(7, 3_000_000)
 		write(t, c, cl, "/f", data, 1<<30, false)
-		for _, h := range c.hosts {
-			h.fail(func(context.Context, any) error { time.Sleep(30 * time.Millisecond); return nil })
+		for _, h := range c.Hosts {
+			h.Before(func(context.Context, any) error { time.Sleep(30 * time.Millisecond); return nil })
 		}
-		c.hosts[0].fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
+		c.Hosts[0].Before(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		for d := time.Millisecond; d < time.Second; d = d * 3 / 2 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -47,9 +48,9 @@ func TestWideReadsAreReadInPlace(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		data := bytesOf(7, 8<<20)
 		metrics := client.NewMetrics(nil)
-		d := c.net.Dialer(c.peer(transport.RoleClient, "c1"))
+		d := c.Net.Dialer(memcluster.Peer(transport.RoleClient, "c1"))
 		defer d.Close()
-		cl, err := client.Dial(c.ctx, config(), client.Deps{Dialer: d, Log: c.log, Metrics: metrics})
+		cl, err := client.Dial(c.ctx, config(), client.Deps{Dialer: d, Log: c.Log, Metrics: metrics})
 		require.NoError(t, err)
 		defer cl.Close()
 		write(t, c, cl, "/f", data, 1<<30, false)
@@ -98,8 +99,8 @@ func TestAWideReadThatFailsHasLetGo(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		defer cancel()
 		var asked atomic.Int32
-		for _, h := range c.hosts {
-			h.fail(func(ctx context.Context, req any) error {
+		for _, h := range c.Hosts {
+			h.Before(func(ctx context.Context, req any) error {
 				if _, get := req.(*wire.GetChunk); get && asked.Add(1) == 5 {
 					cancel()
 				}
@@ -110,8 +111,8 @@ func TestAWideReadThatFailsHasLetGo(t *testing.T) {
 		_, err = r.ReadAt(ctx, p, 6<<20)
 		require.ErrorIs(t, err, moraine.Canceled)
 		clear(p)
-		for _, h := range c.hosts {
-			h.fail(nil)
+		for _, h := range c.Hosts {
+			h.Before(nil)
 		}
 		again := make([]byte, 2<<20)
 		n, err := r.ReadAt(c.ctx, again, 6<<20)
@@ -122,10 +123,8 @@ func TestAWideReadThatFailsHasLetGo(t *testing.T) {
 }
 
 func gotten(c *cluster) (n int64) {
-	for _, h := range c.hosts {
-		h.mu.Lock()
-		n += h.gotten
-		h.mu.Unlock()
+	for _, h := range c.Hosts {
+		n += h.Counts().GetBytes
 	}
 	return n
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 )
 
 // littleMemory is the smallest budget, with chunks that fill it soon.
@@ -33,9 +34,9 @@ func TestManyDegradedReadsInLittleMemory(t *testing.T) {
 		for i := range files + 1 {
 			write(t, c, cl, fmt.Sprintf("/f%d", i), data, 1<<30, false)
 		}
-		c.hosts[0].kill()
+		c.Hosts[0].Kill()
 		require.True(t, bytes.Equal(data, read(t, c, cl, fmt.Sprintf("/f%d", files))), "from now on the first host is known to be away")
-		c.hosts[1].change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+		c.Hosts[1].Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool { ch.Data[len(ch.Data)/2] ^= 4; return true })
 		var wg sync.WaitGroup
 		for i := range files {
 			wg.Go(func() {
@@ -64,8 +65,8 @@ func TestManyStreamsInLittleMemory(t *testing.T) {
 		defer cl.Close()
 		data := bytesOf(4, 3_000_000)
 		write(t, c, cl, "/f", data, 1<<30, false)
-		c.hosts[0].kill()
-		c.hosts[1].change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
+		c.Hosts[0].Kill()
+		c.Hosts[1].Change(func(_ moraine.ChunkID, ch *memcluster.Chunk) bool { ch.Data[len(ch.Data)/2] ^= 4; return true })
 		var wg sync.WaitGroup
 		for i := range 24 {
 			wg.Go(func() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -36,24 +37,25 @@ func TestRebuildChunk(t *testing.T) {
 				id := moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)}
 				other := moraine.ChunkID{Stripe: id.Stripe, Index: uint8((i + 1) % len(s.Chunks))}
 				h, oh := c.hostOf(ch.Device), c.hostOf(s.Chunks[other.Index].Device)
-				want := h.chunks[id]
+				want := h.Chunk(id)
 				for name, damage := range map[string]func(){
 					"there": func() {},
-					"lost":  func() { delete(h.chunks, id) },
-					"wrong": func() { h.chunks[id] = &heldChunk{1, want.crc, 0, bytesOf(5, len(want.data))} },
+					"lost":  func() { h.SetChunk(id, nil) },
+					"wrong": func() { h.SetChunk(id, &memcluster.Chunk{Version: 1, CRC: want.CRC, Data: bytesOf(5, len(want.Data))}) },
 					"other too": func() {
-						delete(h.chunks, id)
-						oh.chunks[other] = &heldChunk{1, 1, 0, bytesOf(6, len(want.data))}
+						h.SetChunk(id, nil)
+						oh.SetChunk(other, &memcluster.Chunk{Version: 1, CRC: 1, Data: bytesOf(6, len(want.Data))})
 					},
 				} {
-					keep := oh.chunks[other]
+					keep := oh.Chunk(other)
 					damage()
 					data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, s, i, 0)
 					require.NoError(t, err, "%s %s", id, name)
-					require.Equal(t, want.data, data, name)
+					require.Equal(t, want.Data, data, name)
 					require.Equal(t, ch.Crc, sum)
 					release()
-					h.chunks[id], oh.chunks[other] = want, keep
+					h.SetChunk(id, want)
+					oh.SetChunk(other, keep)
 				}
 			}
 		}
@@ -71,11 +73,11 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		_, _, _, err := cl.Raw().RebuildChunk(c.ctx, s, 2, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 		s.Chunks[2].Crc--
-		for _, h := range c.hosts[:3] {
+		for _, h := range c.Hosts[:3] {
 			damages["lost"](h)
 		}
 		for i, ch := range s.Chunks {
-			if c.hostOf(ch.Device).count() == 0 {
+			if c.hostOf(ch.Device).Count() == 0 {
 				_, _, _, err = cl.Raw().RebuildChunk(c.ctx, s, i, 0)
 				require.ErrorIs(t, err, moraine.Lost)
 			}
@@ -91,37 +93,37 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 
 func TestPutRepaired(t *testing.T) {
 	inCluster(t, 7, func(c *cluster) {
-		cl := c.dialAs(c.peer(transport.RoleChunkserver, "n1"), config())
+		cl := c.dialAs(memcluster.Peer(transport.RoleChunkserver, "n1"), config())
 		defer cl.Close()
-		owner := c.dialAs(c.peer(transport.RoleClient, "owner"), config())
+		owner := c.dialAs(memcluster.Peer(transport.RoleClient, "owner"), config())
 		defer owner.Close()
 		write(t, c, owner, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, owner, "/f")[0]
 		data, _, release, err := cl.Raw().RebuildChunk(c.ctx, s, 3, 0)
 		require.NoError(t, err)
 		defer release()
-		var to *chunkHost
-		for _, h := range c.hosts {
+		var to *memcluster.Host
+		for _, h := range c.Hosts {
 			used := false
 			for _, ch := range s.Chunks {
-				used = used || ch.Device == h.device
+				used = used || ch.Device == h.Device()
 			}
 			if !used {
 				to = h
 			}
 		}
-		intent := &wire.Intent{Stripe: s.Id, Index: 3, Device: to.device, Version: 2}
-		permit := capabilitytest.Repair(clusterUUID, "n1", intent)
+		intent := &wire.Intent{Stripe: s.Id, Index: 3, Device: to.Device(), Version: 2}
+		permit := capabilitytest.Repair(memcluster.ClusterID, "n1", intent)
 		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data))
 		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
-		held := to.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: 3}]
-		require.Equal(t, &heldChunk{2, s.Chunks[3].Crc, s.Tenant, held.data}, held)
-		require.Equal(t, data, held.data)
+		held := to.Chunk(moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: 3})
+		require.Equal(t, &memcluster.Chunk{Version: 2, CRC: s.Chunks[3].Crc, Tenant: s.Tenant, Data: held.Data}, held)
+		require.Equal(t, data, held.Data)
 
 		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
-		to.weak = true
+		to.Break(memcluster.Faults{Weak: true})
 		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
-		to.kill()
+		to.Kill()
 		require.Error(t, cl.Raw().PutRepaired(c.within(5*time.Second), s, intent, permit, data))
 	})
 }
@@ -138,8 +140,8 @@ func TestReadWithoutMetadata(t *testing.T) {
 		defer r.Close()
 		got := make([]byte, len(data))
 		require.NoError(t, r.ReadRange(c.ctx, got, 0))
-		c.group.Elect("")
-		c.hosts[0].kill()
+		c.Elect("")
+		c.Hosts[0].Kill()
 		clear(got)
 		require.NoError(t, r.ReadRange(c.within(5*time.Second), got, 0))
 		require.Equal(t, data, got)

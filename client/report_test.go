@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -20,8 +21,8 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 	for {
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
-		h := c.hosts[5]
-		resp, err := h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
+		h := c.Hosts[5]
+		resp, err := h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
 			Kinds: []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR}, Max: 1}}})
 		require.NoError(c.t, err)
 		if len(resp.GetJobs().Jobs) == 0 {
@@ -33,18 +34,16 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 				data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
 				require.NoError(c.t, err)
 				to := c.hostOf(in.Device)
-				to.mu.Lock()
-				to.chunks[moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)}] =
-					&heldChunk{in.Version, sum, task.Stripe.Tenant, bytes.Clone(data)}
-				to.mu.Unlock()
+				to.SetChunk(moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)},
+					&memcluster.Chunk{Version: in.Version, CRC: sum, Tenant: task.Stripe.Tenant, Data: bytes.Clone(data)})
 				release()
 				rebuilt++
 			}
-			_, err := h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: &wire.CommitRepair{
+			_, err := h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRepair{CommitRepair: &wire.CommitRepair{
 				Job: j.Id, LeaseEpoch: j.LeaseEpoch, Intents: task.Intents}}})
 			require.NoError(c.t, err)
 		}
-		_, err = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}})
+		_, err = h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}})
 		require.NoError(c.t, err)
 	}
 }

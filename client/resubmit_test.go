@@ -11,8 +11,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport"
-	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,7 +21,7 @@ import (
 func beforeCommits(c *cluster, fn func(n int, op *wire.Commit)) (count func() int) {
 	var mu sync.Mutex
 	n := 0
-	c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+	c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		if op := req.GetCommit(); len(op.GetStripes()) > 0 {
 			mu.Lock()
 			defer mu.Unlock()
@@ -55,20 +55,16 @@ func devicesOf(op *wire.Commit) (out []uint32) {
 func (c *cluster) loseMemory(devices []uint32) {
 	for _, d := range devices {
 		h := c.hostOf(d)
-		h.kill()
-		h.change(func(moraine.ChunkID, *heldChunk) bool { return false })
-		h.start()
+		h.Kill()
+		h.Change(func(moraine.ChunkID, *memcluster.Chunk) bool { return false })
+		h.Start()
 	}
 }
 
 // takeOut declares devices out.
 func (c *cluster) takeOut(devices []uint32) {
-	d := c.net.Dialer(c.peer(transport.RoleAdmin, "ops"))
-	defer d.Close()
-	ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
-	defer cancel()
 	for _, dev := range devices {
-		_, err := d.Metadata([]string{memnet.Address(c.group.Leader())}).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+		_, err := c.Ask(transport.RoleAdmin, "ops", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
 			SetDeviceState: &wire.SetDeviceState{Device: dev, State: wire.DeviceState_DEVICE_STATE_OUT, Reason: "test"}}})
 		require.NoError(c.t, err)
 	}
@@ -173,7 +169,7 @@ func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 				require.Equal(t, 1, count())
 				requireNothing(t, c, cl, "/f")
 				// The client continues to work.
-				c.onMeta(nil)
+				c.OnMeta(nil)
 				data := bytesOf(4, 300_000)
 				require.NoError(t, save(c, cl, "/g", data))
 				require.True(t, bytes.Equal(data, read(t, c, cl, "/g")))
@@ -244,7 +240,7 @@ func TestResubmitGoesOnWhileItGetsOn(t *testing.T) {
 			}
 			return nil
 		}
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			op := req.GetCommit()
 			mu.Lock()
 			if req.GetEndGrant() != nil && commits == 1 && len(readBack) < 8 {
@@ -260,8 +256,8 @@ func TestResubmitGoesOnWhileItGetsOn(t *testing.T) {
 				return nil, nil
 			}
 			c.loseMemory(devicesOf(op)[:1])
-			for _, h := range c.hosts {
-				h.fail(slow)
+			for _, h := range c.Hosts {
+				h.Before(slow)
 			}
 			return nil, nil
 		})

@@ -27,7 +27,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 		}
 		require.EqualValues(t, 1, present())
 		var stale, requests atomic.Int64
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			n := requests.Add(1)
 			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
 				if errors.Is(err, moraine.Misrouted) {
@@ -62,7 +62,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		c.onMeta(nil)
+		c.OnMeta(nil)
 		require.EqualValues(t, rounds+1, present())
 		require.NotZero(t, stale.Load(), "nobody was at a stale epoch: the test shows nothing")
 		names := 0
@@ -79,7 +79,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 func TestRoutingAfterRestore(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		var opened, before atomic.Int64
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if old := before.Load(); old != 0 && req.Session == uint64(old) {
 				return nil, &moraine.Error{Kind: moraine.SessionExpired}
 			}

@@ -47,14 +47,14 @@ func TestSmallReadOfAHostInTrouble(t *testing.T) {
 					r, err := cl.OpenFile(c.ctx, "/f")
 					require.NoError(t, err)
 					defer r.Close()
-					for _, h := range c.hosts {
-						h.fail(row.does)
+					for _, h := range c.Hosts {
+						h.Before(row.does)
 						for off := 100; off < len(data); off += 64 << 10 {
 							got := make([]byte, 4096)
 							require.NoError(t, r.ReadRange(c.ctx, got, int64(off)))
 							require.True(t, bytes.Equal(data[off:][:4096], got))
 						}
-						h.fail(nil)
+						h.Before(nil)
 						time.Sleep(time.Minute) // the client uses it again
 					}
 					require.Equal(t, row.hedged, cl.Stats().ChunksHedged > 0)
@@ -74,8 +74,8 @@ func TestSmallReadCanceled(t *testing.T) {
 		require.NoError(t, err)
 		defer r.Close()
 		require.NoError(t, r.ReadRange(c.ctx, make([]byte, 10), 0)) // the reader knows where the bytes are
-		for _, h := range c.hosts {
-			h.fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
+		for _, h := range c.Hosts {
+			h.Before(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
 		}
 		for _, after := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond} {
 			ctx, cancel := context.WithTimeout(c.ctx, after)

@@ -28,25 +28,21 @@ type staged struct {
 func (c *cluster) onStage(data []byte, from uint64) *staged {
 	c.evict(data, from)
 	s := &staged{}
-	for _, m := range c.servers {
-		m.mu.Lock()
-		before := m.hook
-		m.hook = func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
-			if op := req.GetCommitStage(); op != nil {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				if s.refused == nil {
-					s.ops = append(s.ops, proto.Clone(op).(*wire.CommitStage))
-				}
-				refused := s.refused
-				return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) {
-					return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, refused
-				}, nil
+	extents := evicted(uint64(len(data)), from)
+	c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		if op := req.GetCommitStage(); op != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.refused == nil {
+				s.ops = append(s.ops, proto.Clone(op).(*wire.CommitStage))
 			}
-			return before(req)
+			refused := s.refused
+			return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) {
+				return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, refused
+			}, nil
 		}
-		m.mu.Unlock()
-	}
+		return extents(req)
+	})
 	return s
 }
 
@@ -97,12 +93,10 @@ func TestStageRange(t *testing.T) {
 func (c *cluster) bytesOfStripe(s *wire.Stripe) []byte {
 	var out []byte
 	for i := range s.Scheme.K {
-		for _, h := range c.hosts {
-			h.mu.Lock()
-			if ch := h.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)}]; ch != nil && h.device == s.Chunks[i].Device {
-				out = append(out, ch.data...)
+		for _, h := range c.Hosts {
+			if ch := h.Chunk(moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)}); ch != nil && h.Device() == s.Chunks[i].Device {
+				out = append(out, ch.Data...)
 			}
-			h.mu.Unlock()
 		}
 	}
 	return out[:s.Length]
@@ -123,8 +117,8 @@ func TestStageRangeFails(t *testing.T) {
 		s.refused = errKind(moraine.Fenced)
 		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Fenced)
 		s.refused = nil
-		for _, h := range c.hosts {
-			h.fail(func(_ context.Context, req any) error {
+		for _, h := range c.Hosts {
+			h.Before(func(_ context.Context, req any) error {
 				if _, piece := req.(*wire.GetPiece); piece {
 					return errKind(moraine.Lost)
 				}
@@ -154,8 +148,8 @@ func TestStagingEndsWithThePatience(t *testing.T) {
 		a, err := cl.Stat(c.ctx, "/f")
 		require.NoError(t, err)
 		c.onStage(data, 0)
-		for _, h := range c.hosts {
-			h.fail(func(_ context.Context, req any) error {
+		for _, h := range c.Hosts {
+			h.Before(func(_ context.Context, req any) error {
 				if _, put := req.(*wire.PutChunk); put {
 					return errKind(moraine.Unavailable)
 				}

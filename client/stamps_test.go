@@ -78,7 +78,7 @@ func refuseSome(c *cluster, rng *rand.Rand) {
 	var mu sync.Mutex
 	met := map[number]bool{} // whether it was refused
 	last := map[uint64]bool{}
-	c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+	c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		if len(req.GetCommit().GetStripes()) == 0 {
 			return nil, nil
 		}
@@ -174,9 +174,9 @@ func TestReadersBesideOneWriter(t *testing.T) {
 		}
 		close(stop)
 		work.Wait()
-		c.net.Heal()
-		for _, host := range c.hosts {
-			host.fail(nil)
+		c.Net.Heal()
+		for _, host := range c.Hosts {
+			host.Before(nil)
 		}
 		for _, h := range []*client.Handle{h, second, foreign} {
 			require.NoError(t, h.Close(c.ctx))

@@ -14,9 +14,9 @@ func TestSingleHost(t *testing.T) {
 		single bool
 	}{
 		"all are there":       {befall: func(*cluster) {}},
-		"one is down":         {befall: func(c *cluster) { c.hosts[1].kill() }},
-		"two are down":        {befall: func(c *cluster) { c.hosts[1].kill(); c.hosts[2].kill() }, single: true},
-		"two devices are out": {befall: func(c *cluster) { c.takeOut([]uint32{c.hosts[0].device, c.hosts[2].device}) }, single: true},
+		"one is down":         {befall: func(c *cluster) { c.Hosts[1].Kill() }},
+		"two are down":        {befall: func(c *cluster) { c.Hosts[1].Kill(); c.Hosts[2].Kill() }, single: true},
+		"two devices are out": {befall: func(c *cluster) { c.takeOut([]uint32{c.Hosts[0].Device(), c.Hosts[2].Device()}) }, single: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCluster(t, 3, func(c *cluster) {

@@ -19,7 +19,7 @@ func TestAWatchCarriesTheIncarnation(t *testing.T) {
 		defer cl.Close()
 		var other atomic.Bool
 		other.Store(true)
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetWatch() == nil || !other.Swap(false) {
 				return nil, nil
 			}

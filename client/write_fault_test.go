@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -21,9 +22,9 @@ import (
 func errKind(k moraine.Kind) error { return &moraine.Error{Op: "test", Kind: k} }
 
 // onPuts calls fn with a host's puts from the n-th on.
-func onPuts(h *chunkHost, from int64, fn func(ctx context.Context, p *wire.PutChunk) error) {
+func onPuts(h *memcluster.Host, from int64, fn func(ctx context.Context, p *wire.PutChunk) error) {
 	var n atomic.Int64
-	h.fail(func(ctx context.Context, req any) error {
+	h.Before(func(ctx context.Context, req any) error {
 		p, ok := req.(*wire.PutChunk)
 		if !ok || n.Add(1) <= from {
 			return nil
@@ -61,7 +62,7 @@ func TestWriteSurvivesDevice(t *testing.T) {
 					inCluster(t, hosts, func(c *cluster) {
 						cl := c.dial("c1", config())
 						defer cl.Close()
-						onPuts(c.hosts[1], from, does)
+						onPuts(c.Hosts[1], from, does)
 						data := bytesOf(3, 2_000_000)
 						res := write(t, c, cl, "/f", data, 1<<30, false)
 						if hosts == 8 {
@@ -69,7 +70,7 @@ func TestWriteSurvivesDevice(t *testing.T) {
 							require.Equal(t, 2, res.Protects)
 						}
 						require.GreaterOrEqual(t, res.Protects, 1)
-						c.hosts[1].fail(nil)
+						c.Hosts[1].Before(nil)
 						require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 					})
 				})
@@ -84,13 +85,13 @@ func TestWriteWithLostMessages(t *testing.T) {
 		inCluster(t, 6, func(c *cluster) {
 			cl := c.dial("c1", config())
 			defer cl.Close()
-			for _, h := range c.hosts {
-				c.net.SetFaults("c1", h.id, f)
-				c.net.SetFaults(h.id, "c1", f)
+			for _, h := range c.Hosts {
+				c.Net.SetFaults("c1", h.ID, f)
+				c.Net.SetFaults(h.ID, "c1", f)
 			}
-			for m := range c.servers {
-				c.net.SetFaults("c1", m, f)
-				c.net.SetFaults(m, "c1", f)
+			for _, m := range memcluster.Servers() {
+				c.Net.SetFaults("c1", m, f)
+				c.Net.SetFaults(m, "c1", f)
 			}
 			for i := range 5 {
 				data := bytesOf(uint64(i), 700_000)
@@ -115,8 +116,8 @@ func TestDegradedCommit(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d dead", dead), func(t *testing.T) {
 			inCluster(t, 6, func(c *cluster) {
-				for _, h := range c.hosts[:dead] {
-					h.kill()
+				for _, h := range c.Hosts[:dead] {
+					h.Kill()
 				}
 				time.Sleep(10 * time.Second)
 				cl := c.dial("c1", config())
@@ -142,7 +143,7 @@ func TestSchemeChangesWhileWriting(t *testing.T) {
 		require.NoError(t, err)
 		for i := 0; i < len(data); i += 100_000 {
 			if n := i / 100_000; n%8 == 4 && n/8 < 4 {
-				c.hosts[n/8].kill()
+				c.Hosts[n/8].Kill()
 			}
 			if i == 3_000_000 {
 				time.Sleep(10 * time.Second)
@@ -170,17 +171,18 @@ func TestWriteWaitsForServers(t *testing.T) {
 		defer cl.Close()
 		data := bytesOf(5, 300_000)
 		write(t, c, cl, "/a", data, 1<<30, false)
-		c.hosts[0].kill()
-		c.running.Go(func() {
+		c.Hosts[0].Kill()
+		c.Run(func(context.Context) error {
 			time.Sleep(20 * time.Second)
-			c.hosts[0].start()
+			c.Hosts[0].Start()
+			return nil
 		})
 		began := time.Now()
 		write(t, c, cl, "/b", data, 1<<30, false)
 		require.Greater(t, time.Since(began), 15*time.Second)
 		require.True(t, bytes.Equal(data, read(t, c, cl, "/b")))
 
-		c.hosts[1].kill()
+		c.Hosts[1].Kill()
 		f, err := cl.Create(c.ctx, "/c", client.CreateOptions{})
 		require.NoError(t, err)
 		_, err = f.Write(data)
@@ -200,7 +202,7 @@ func TestWriteToFullDevices(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		for _, h := range c.hosts {
+		for _, h := range c.Hosts {
 			onPuts(h, 0, func(context.Context, *wire.PutChunk) error { return errKind(moraine.NoSpace) })
 		}
 		f, err := cl.Create(c.ctx, "/a", client.CreateOptions{})
@@ -224,10 +226,10 @@ func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
 		defer cl.Close()
 		data := bytesOf(9, 300_000)
 		write(t, c, cl, "/a", data, 1<<30, false)
-		onPuts(c.hosts[1], 0, func(context.Context, *wire.PutChunk) error { return errKind(moraine.NoSpace) })
+		onPuts(c.Hosts[1], 0, func(context.Context, *wire.PutChunk) error { return errKind(moraine.NoSpace) })
 		back := time.Now().Add(10 * time.Second)
 		var refused atomic.Int64
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if _, place := req.Op.(*wire.MetaRequest_Place); place && time.Now().Before(back) {
 				refused.Add(1)
 				return nil, errKind(moraine.Unavailable)
@@ -247,8 +249,8 @@ func TestWriteCanceled(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		for _, h := range c.hosts {
-			c.net.SetFaults("c1", h.id, memnet.Faults{MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond})
+		for _, h := range c.Hosts {
+			c.Net.SetFaults("c1", h.ID, memnet.Faults{MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond})
 		}
 		data := bytesOf(6, 3_000_000)
 		for d := time.Millisecond; d < 2*time.Second; d = d * 3 / 2 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -19,7 +20,7 @@ import (
 func commits(c *cluster) (list func() []*wire.Commit) {
 	var mu sync.Mutex
 	var all []*wire.Commit
-	c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+	c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		if op := req.GetCommit(); op != nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -148,10 +149,10 @@ func TestLayout(t *testing.T) {
 				for i, ch := range s.Chunks {
 					hosts[ch.Device] = true
 					h := c.hostOf(ch.Device)
-					held := h.chunks[moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)}]
+					held := h.Chunk(moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(i)})
 					require.NotNil(t, held)
-					require.Equal(t, ch.Crc, held.crc)
-					require.EqualValues(t, scheme.ChunkLen(int64(s.Length)), len(held.data))
+					require.Equal(t, ch.Crc, held.CRC)
+					require.EqualValues(t, scheme.ChunkLen(int64(s.Length)), len(held.Data))
 					require.Equal(t, uint32(moraine.NVMe), ch.Level)
 				}
 				require.Len(t, hosts, scheme.Chunks())
@@ -162,9 +163,9 @@ func TestLayout(t *testing.T) {
 	})
 }
 
-func (c *cluster) hostOf(device uint32) *chunkHost {
-	for _, h := range c.hosts {
-		if h.device == device {
+func (c *cluster) hostOf(device uint32) *memcluster.Host {
+	for _, h := range c.Hosts {
+		if h.Device() == device {
 			return h
 		}
 	}
@@ -245,7 +246,7 @@ func TestMemoryLevel(t *testing.T) {
 		for _, s := range list()[0].Stripes {
 			for _, ch := range s.Chunks {
 				require.EqualValues(t, moraine.Memory, ch.Level)
-				require.Equal(t, c.hostOf(ch.Device).epoch, ch.Epoch)
+				require.Equal(t, c.hostOf(ch.Device).Epoch(), ch.Epoch)
 			}
 		}
 	})
@@ -256,12 +257,12 @@ func TestLevelNotReached(t *testing.T) {
 	inCluster(t, 8, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		c.hosts[0].weak = true
+		c.Hosts[0].Break(memcluster.Faults{Weak: true})
 		list := commits(c)
 		write(t, c, cl, "/f", bytesOf(1, 500_000), 1<<30, false)
 		for _, s := range list()[0].Stripes {
 			for _, ch := range s.Chunks {
-				require.NotEqual(t, c.hosts[0].device, ch.Device)
+				require.NotEqual(t, c.Hosts[0].Device(), ch.Device)
 			}
 		}
 	})
@@ -274,7 +275,7 @@ func TestGrants(t *testing.T) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
 		var granted, over atomic.Int64
-		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			switch {
 			case req.GetGrant() != nil:
 				granted.Add(1)
@@ -310,12 +311,12 @@ func TestDeviceIsForgiven(t *testing.T) {
 	inCluster(t, 7, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		c.hosts[0].fail(damageIO)
+		c.Hosts[0].Before(damageIO)
 		write(t, c, cl, "/a", bytesOf(1, 3_000_000), 1<<30, false)
-		c.hosts[0].fail(nil)
+		c.Hosts[0].Before(nil)
 		time.Sleep(5 * time.Minute)
-		before := c.hosts[0].count()
+		before := c.Hosts[0].Count()
 		write(t, c, cl, "/b", bytesOf(1, 3_000_000), 1<<30, false)
-		require.Greater(t, c.hosts[0].count(), before)
+		require.Greater(t, c.Hosts[0].Count(), before)
 	})
 }
