@@ -21,6 +21,9 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	if s.opts.Bytes <= 0 {
 		return invalid("ckpt.Begin", s.ref(), errors.New("with an agent, Begin needs the bytes of the part: set BeginOptions.Bytes"))
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
 	sums := s.opts.Bytes / moraine.BlockSize * 4
 	mem, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: s.opts.Bytes + sums + slotSlack,
 		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.NoWait})

@@ -27,9 +27,11 @@ type NodePart struct {
 }
 
 // UseNode lets k read from parts in the memory of this node, by rank, before it reads from the
-// cluster. It maps their slots until Close; their bytes must not be replaced meanwhile. It is for
-// agents: a run that was opened with RunOptions.Agent does it by itself. Call it before any read.
+// cluster. It maps their slots until Close, or the next UseNode; their bytes must not be replaced
+// meanwhile. It is for agents: a run that was opened with RunOptions.Agent does it by itself. Do
+// not call it during a read.
 func (k *Checkpoint) UseNode(parts map[uint32]NodePart) {
+	k.node.close()
 	k.node = nodeParts{}
 	for rank, p := range parts {
 		f, err := os.Open(p.Slot)

@@ -156,6 +156,9 @@ func (s *Part) tell(ctx context.Context, cause error) {
 }
 
 func (s *Part) abortStep(ctx context.Context, reason string) {
+	if ctx.Err() != nil {
+		return // the end of the session aborts it, unless another process goes on
+	}
 	_, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{
 		Key: s.key(), Reason: clip(reason, maxReason)}}})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,9 +89,9 @@ type Run struct {
 	cancel  context.CancelFunc
 	writers sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	current *Part // begun and not sealed
+	mu       sync.Mutex
+	closed   bool
+	unsealed []*Part // begun and not sealed
 }
 
 // openRun is OpenRun over any cluster.
@@ -170,21 +171,25 @@ func (r *Run) WaitStep(ctx context.Context, step uint64, level moraine.Level) (S
 	return waitStep(ctx, r.c, r.opts.Clock, stepKeyOf(r.id, r.attempt, step), level)
 }
 
-// Close waits until all sealed saves have been written, or ctx ends. It aborts an unsealed save
+// Stop ends the writing of all saves at once, without a word to the service: another process may go
+// on with the sealed ones. Close must follow.
+func (r *Run) Stop() { r.cancel() }
+
+// Close waits until all sealed saves have been written, or ctx ends. It aborts unsealed saves
 // of this rank, cancels what remains, and frees the staging memory. It returns ctx's error if
 // it did not wait to the end. With an agent it does not wait for sealed saves: the agent writes
 // them.
 func (r *Run) Close(ctx context.Context) error {
 	r.mu.Lock()
-	current := r.current
+	unsealed := slices.Clone(r.unsealed)
 	wasClosed := r.closed
 	r.closed = true
 	r.mu.Unlock()
 	if wasClosed {
 		return nil
 	}
-	if current != nil {
-		current.Abort(errors.New("the run was closed before the step was sealed"))
+	for _, s := range unsealed {
+		s.Abort(errors.New("the run was closed before the step was sealed"))
 	}
 	if r.agent != nil {
 		r.cancel() // the agent goes on with what is sealed

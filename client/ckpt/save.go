@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,9 @@ type BeginOptions struct {
 	// NoWait lets Begin fail with Busy, rather than wait, while the agent's arenas are full of
 	// earlier saves.
 	NoWait bool
+	// Lent says that all bytes of the part are lent (LendTensor, LendBlob). Such a part takes no
+	// staging memory, so other saves may be between Begin and Seal at the same time.
+	Lent bool
 }
 
 const defaultSealTimeout = 10 * time.Minute
@@ -68,7 +72,8 @@ type stagedBlob struct {
 // Begin starts this rank's part of a step. It does not wait for the cluster: a later call
 // returns the service's error (a newer attempt, a step that exists). With an agent it waits until
 // the arenas of the node have room, unless opts say otherwise. Only one save may be between Begin
-// and Seal; more may be written to the cluster meanwhile. Begin does not keep ctx.
+// and Seal, unless BeginOptions.Lent is set; more may be written to the cluster meanwhile. Begin
+// does not keep ctx.
 func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part, error) {
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
@@ -85,20 +90,31 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 		return nil, s.wrap(moraine.Canceled)
 	case r.opts.ReadOnly:
 		return nil, s.wrap(moraine.ReadOnly)
-	case r.current != nil:
-		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.current.step))
+	case !opts.Lent && len(r.unsealed) > 0:
+		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.unsealed[0].step))
 	}
-	r.current = s
+	r.unsealed = append(r.unsealed, s)
 	if r.agent == nil {
 		r.writers.Go(func() { s.write(r.ctx) })
 		return s, nil
 	}
-	if err := r.beginAtAgent(ctx, s); err != nil {
-		r.current = nil
+	r.mu.Unlock() // Close ends the wait for memory
+	err := r.beginAtAgent(ctx, s)
+	r.mu.Lock()
+	if err == nil && r.closed {
+		err = s.wrap(moraine.Canceled) // the connection to the agent ends, and with it the part
+	}
+	if err != nil {
+		r.endsBegin(s)
 		return nil, err
 	}
 	r.writers.Go(func() { s.follow(r.ctx) })
 	return s, nil
+}
+
+// endsBegin lets the next save begin. The caller holds the mutex.
+func (r *Run) endsBegin(s *Part) {
+	r.unsealed = slices.DeleteFunc(r.unsealed, func(p *Part) bool { return p == s })
 }
 
 // AddTensor copies t's bytes into the staging memory and computes their checksums. t.Data may
@@ -226,9 +242,7 @@ func (s *Part) endAs(cause error, aborted bool) {
 	s.sealOnce.Do(func() {
 		s.endCause, s.aborted = cause, aborted
 		s.run.mu.Lock()
-		if s.run.current == s {
-			s.run.current = nil
-		}
+		s.run.endsBegin(s)
 		s.run.mu.Unlock()
 		close(s.sealed)
 	})
