@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"golang.org/x/sys/unix"
@@ -83,6 +84,32 @@ func Ask(ctx context.Context, socket string, req *Request) (*Reply, error) {
 	closeAll(files)
 	_ = conn.Close() // the reply is there, or its error
 	return reply, err
+}
+
+// AwaitHangup blocks until the peer closes the connection, and returns true; or until StopAwait, or
+// the peer sends something, and returns false. It reads nothing.
+func (c *Conn) AwaitHangup() (ended bool) {
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			return false
+		}
+		ended = err != nil || n == 0
+		return true
+	})
+	return ended || errors.Is(err, net.ErrClosed)
+}
+
+// StopAwait ends AwaitHangup, and waits until ended is closed. It clears the deadline for reads.
+func (c *Conn) StopAwait(ended <-chan struct{}) {
+	_ = c.c.SetReadDeadline(time.Unix(1, 0)) // it fails if the connection is closed, which ends AwaitHangup
+	<-ended
+	_ = c.c.SetReadDeadline(time.Time{})
 }
 
 // Close closes the connection.
