@@ -16,10 +16,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,6 +76,9 @@ type Agent struct {
 	draining bool
 	runs     map[runKey]*run
 	parts    map[partKey]*part
+	// ended are those of parts that have no slot any more, oldest first: failed ones, and good ones
+	// that a newer one has replaced.
+	ended []*part
 	// closing counts the runs whose sessions are about to end.
 	closing map[runKey]int
 	// changed is closed and replaced whenever a part changes its state.
@@ -112,6 +118,9 @@ type run struct {
 	run   *ckpt.Run
 	close func() error // ends the session
 	refs  int
+	// keep says that the session must not be ended, but expire: its end would abort a step whose
+	// sealed part the next agent still has to write.
+	keep bool
 }
 
 // New claims the arenas and the socket; nothing is served before Run. It fails with Busy if
@@ -151,13 +160,13 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// listen makes the socket anew: the lock says that no other agent has it. Everybody may connect;
-// the agent compares the peer's user.
+// listen makes the socket, and replaces one that nobody serves. Everybody may connect; the agent
+// compares the peer's user.
 func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := removeSocket(path); err != nil {
 		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -170,15 +179,40 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// removeSocket removes the socket of an agent that has ended. It fails with Busy if an agent with
+// other arenas serves it.
+func removeSocket(path string) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode().Type() != fs.ModeSocket:
+		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Exists, Err: errors.New("it is no socket: name another path with --socket")}
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close() // nothing was said
+		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Busy, Err: errors.New("another agent serves this socket: a node has one agent")}
+	}
+	return os.Remove(path)
+}
+
 // Run finds what an earlier agent left, serves until ctx ends, and then writes what is sealed to
 // the cluster, for Config.Grace at most. It fails with Incomplete, naming them, if parts are left
 // that no committed step has.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.end()
-	a.recover()
+	if err := a.recover(); err != nil {
+		return err
+	}
 	a.running.Go(a.accept)
 	<-ctx.Done()
-	left := a.drain(context.WithoutCancel(ctx), a.cfg.Grace)
+	a.drain(context.WithoutCancel(ctx), a.cfg.Grace)
+	a.end()
+	a.mu.Lock()
+	left := a.list(unwritten) // a trainer may have sealed a part after drain
+	a.mu.Unlock()
 	if len(left) == 0 {
 		return nil
 	}
@@ -187,40 +221,50 @@ func (a *Agent) Run(ctx context.Context) error {
 		len(left), left[0].Run, left[0].Step, left[0].Rank)}
 }
 
-// end stops everything. Sealed parts stay in the tmpfs.
+// end stops everything. Sealed parts stay in the tmpfs. A second call does nothing.
 func (a *Agent) end() {
+	a.cancel()
 	a.mu.Lock()
 	a.draining = true
 	conns := a.conns
 	a.conns = nil
+	runs := slices.Collect(maps.Values(a.runs))
 	a.mu.Unlock()
 	_ = a.listener.Close() // nobody is served any more
-	a.cancel()
 	for c := range conns {
 		_ = c.Close() // ends the goroutine that reads from it
+	}
+	for _, r := range runs {
+		<-r.ready
+		if r.run != nil {
+			r.run.Stop() // the cluster may not answer for long
+		}
 	}
 	a.running.Wait()
 	a.pool.close()
 	_ = a.lock.Close() // it was only held
 }
 
-// drain refuses new parts, waits until each sealed part is in a committed step, at most for grace,
-// and returns those that are not.
-func (a *Agent) drain(ctx context.Context, grace time.Duration) []agentproto.Part {
+// drain refuses new parts, and waits until each sealed part is in a committed step, at most for
+// grace.
+func (a *Agent) drain(ctx context.Context, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
-	return a.pushed(ctx, func(*part) bool { return true })
+	a.pushed(ctx, func(*part) bool { return true })
 }
+
+// unwritten reports whether a part is sealed, and in no committed step. The caller holds the mutex.
+func unwritten(p *part) bool { return p.state == agentproto.Local }
 
 // pushed waits until each sealed part of those that want selects is in a committed step, or ctx
 // ends, and returns those that are not.
 func (a *Agent) pushed(ctx context.Context, want func(*part) bool) []agentproto.Part {
 	for {
 		a.mu.Lock()
-		left, changed := a.list(func(p *part) bool { return p.state == agentproto.Local && want(p) }), a.changed
+		left, changed := a.list(func(p *part) bool { return unwritten(p) && want(p) }), a.changed
 		a.mu.Unlock()
 		if len(left) == 0 {
 			return nil
@@ -320,7 +364,7 @@ func (a *Agent) awaitEarlier(r *run) {
 func (a *Agent) release(r *run) {
 	a.mu.Lock()
 	r.refs--
-	last := r.refs == 0
+	last, keep := r.refs == 0, r.keep
 	if last && a.runs[r.key] == r {
 		delete(a.runs, r.key)
 		a.closing[r.key]++
@@ -334,7 +378,11 @@ func (a *Agent) release(r *run) {
 	if r.run == nil {
 		return
 	}
-	if err := errors.Join(r.run.Close(a.work), r.close()); err != nil {
+	err := r.run.Close(a.work)
+	if !keep {
+		err = errors.Join(err, r.close())
+	}
+	if err != nil {
 		a.log.Warn("run not closed", "run", r.open.Run, "rank", r.open.Rank, "err", err)
 	}
 }

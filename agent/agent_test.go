@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
 )
 
 const (
@@ -39,8 +41,11 @@ type node struct {
 	c       *incluster.Cluster
 	dir     string
 	memory  int64
+	mu      sync.Mutex // guards clients
 	clients int
-	stop    func() error // of the agent
+	// wrap, if not nil, is around the network of the clients that come from now on.
+	wrap func(transport.Dialer) transport.Dialer
+	stop func() error // of the agent
 }
 
 func newNode(t *testing.T, memory int64) *node {
@@ -69,12 +74,16 @@ func (n *node) socket() string { return filepath.Join(n.dir, "sock") }
 // start runs an agent. With no grace its end is like a crash, but for the memory of the process.
 func (n *node) start(grace time.Duration) {
 	n.t.Helper()
+	var clients []*incluster.Client
 	a, err := agent.New(agent.Config{Socket: n.socket(), Dir: filepath.Join(n.dir, "arena"), Memory: n.memory, Grace: grace},
 		agent.Deps{Connect: func(ctx context.Context) (*client.Client, func() error, error) {
 			c, err := n.client(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			clients = append(clients, c)
 			return c.Client, c.Close, nil
 		}})
 	require.NoError(n.t, err)
@@ -84,13 +93,19 @@ func (n *node) start(grace time.Duration) {
 	n.stop = func() error {
 		cancel()
 		n.stop = nil
-		return <-ended
+		err := <-ended
+		for _, c := range clients { // their processes have ended
+			c.Kill()
+		}
+		return err
 	}
 }
 
 func (n *node) client(ctx context.Context) (*incluster.Client, error) {
+	n.mu.Lock()
 	n.clients++
-	return n.c.Client(ctx, fmt.Sprintf("c%d", n.clients))
+	defer n.mu.Unlock()
+	return n.c.ClientOver(ctx, fmt.Sprintf("c%d", n.clients), client.Config{}, n.wrap)
 }
 
 // trainer is one rank that saves through the agent.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"time"
@@ -83,8 +84,6 @@ func (a *Agent) admitConn(c *net.UnixConn, uid uint32) bool {
 // serve answers one trainer until its connection ends. A part that it has not sealed ends then,
 // too.
 func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
-	ctx, cancel := context.WithCancel(a.work)
-	defer cancel()
 	c := &conn{a: a, c: agentproto.NewConn(uc), uid: uid}
 	defer func() {
 		a.mu.Lock()
@@ -112,12 +111,37 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 			}
 			return
 		}
+		ctx, stop := c.untilHangup(a.work)
 		reply, file := c.answer(ctx, &req)
+		stop()
 		err = c.send(reply, file)
+		if errors.Is(err, moraine.TooLarge) {
+			err = c.send(&agentproto.Reply{Error: agentproto.ErrorOf(err)}, nil)
+		}
 		if err != nil {
 			a.log.Info("connection ended", "uid", uid, "err", err)
 			return
 		}
+	}
+}
+
+// untilHangup returns a context that ends when the trainer dies while it waits for a reply. stop
+// ends the watch, and must be called before the connection is read again.
+func (c *conn) untilHangup(ctx context.Context) (_ context.Context, stop func()) {
+	if !c.greets {
+		return ctx, func() {} // hello does not wait, and has a deadline of its own
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if c.c.AwaitHangup() {
+			cancel()
+		}
+	}()
+	return ctx, func() {
+		c.c.StopAwait(ended)
+		cancel()
 	}
 }
 
@@ -193,7 +217,12 @@ func bounded(ctx context.Context, millis int64) (context.Context, context.Cancel
 	if millis <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, time.Duration(millis)*time.Millisecond)
+	return context.WithTimeout(ctx, milliseconds(millis))
+}
+
+// milliseconds is n milliseconds, or the longest duration if they are more.
+func milliseconds(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 func (c *conn) hello(req *agentproto.Hello) (*agentproto.HelloReply, error) {
@@ -243,6 +272,7 @@ func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.Be
 	case req.Bytes <= 0:
 		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
 	}
+	c.restore.rest(c.a.pool)
 	p, err := c.a.begin(ctx, c.run, req)
 	if err != nil {
 		return nil, nil, err

@@ -42,10 +42,15 @@ func (m *manifest) write(dir, slot string) error {
 	}
 	path := filepath.Join(dir, slot+manifestSuffix)
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return noSpace(err)
+	if err = os.WriteFile(tmp, b, 0o600); err != nil {
+		err = noSpace(err)
+	} else {
+		err = os.Rename(tmp, path)
 	}
-	return os.Rename(tmp, path)
+	if err != nil {
+		_ = os.Remove(tmp) // the next agent removes what is left of it
+	}
+	return err
 }
 
 // noSpace is the error of a tmpfs that is full.
@@ -69,11 +74,11 @@ func readManifest(path string) (*manifest, error) {
 	}
 	var m manifest
 	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.Corrupt, Err: err}
 	}
 	if m.Version != manifestVersion {
 		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("version %d; this build reads %d", m.Version, manifestVersion)}
+			Err: fmt.Errorf("version %d; this build reads %d: start the agent that wrote it, or a newer one", m.Version, manifestVersion)}
 	}
 	return &m, nil
 }

@@ -18,15 +18,15 @@ const (
 	// retryPause is the pause before a part is written again from its start. By then package ckpt
 	// has already tried several times.
 	retryPause = 5 * time.Second
-	// keptFailed bounds the failed parts that the agent remembers, for status.
-	keptFailed = 100
+	// keptEnded bounds the parts without a slot that the agent remembers, for those that wait.
+	keptEnded = 1000
 )
 
 // part is one rank's part of a step in a slot, from Begin on.
 type part struct {
 	key   partKey
 	run   *run
-	slot  *slot // nil: it gave the slot back
+	slot  *slot // nil: it has none yet, or gave it back
 	bytes int64
 
 	// save is the part in the cluster, of the present attempt to write it.
@@ -49,21 +49,22 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 	if err := a.admit(p); err != nil {
 		return nil, err
 	}
-	var err error
-	p.slot, err = a.pool.take(ctx, r.key.uid, req.Bytes, !req.NoWait, func() (bool, bool) { return a.spare(p) })
+	s, err := a.pool.take(ctx, r.key.uid, req.Bytes, !req.NoWait, func() (bool, bool) { return a.spare(p) })
 	if err != nil {
 		a.forget(p)
 		return nil, err
 	}
-	p.save, err = r.run.Begin(ctx, req.Step, ckpt.BeginOptions{SealTimeout: time.Duration(req.SealTimeoutMillis) * time.Millisecond})
+	p.save, err = r.run.Begin(ctx, req.Step, beginOptions(req.SealTimeoutMillis))
 	if err != nil {
-		a.pool.put(p.slot)
+		a.pool.put(s)
 		a.forget(p)
 		return nil, err
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.slot = s
 	r.refs++
-	a.mu.Unlock()
+	a.notify()
 	return p, nil
 }
 
@@ -75,7 +76,7 @@ func (a *Agent) admit(p *part) error {
 		return &moraine.Error{Op: "agent.Begin", Kind: moraine.Unavailable, Err: errors.New("the agent is shutting down: it accepts no new part")}
 	}
 	if old := a.parts[p.key]; old != nil && old.state != agentproto.Failed {
-		return &moraine.Error{Op: "agent.Begin", Ref: p.ref(), Kind: moraine.Exists, Err: errors.New("the node has this part already")}
+		return &moraine.Error{Op: "agent.Begin", Ref: p.ref(), Kind: moraine.Exists, Err: errors.New("this part is saved already")}
 	}
 	a.parts[p.key] = p
 	return nil
@@ -110,29 +111,40 @@ func (a *Agent) spare(except *part) (freed, more bool) {
 			more = true // once it is committed, it or the one before it is needed no more
 		}
 	}
-	var s *slot
-	if victim != nil {
-		s = victim.slot
-		victim.slot = nil
-		delete(a.parts, victim.key)
-	}
-	a.mu.Unlock()
-	if s == nil {
+	if victim == nil {
+		a.mu.Unlock()
 		return false, more
 	}
-	a.dropSlot(s, true)
+	s := a.takeSlot(victim)
+	a.mu.Unlock()
+	a.dropSlot(s)
 	return true, more
 }
 
-// dropSlot returns a slot whose part is of no use any more. reuse says that no trainer writes to
-// it. Without its manifest the next agent takes the slot for an unsealed one.
-func (a *Agent) dropSlot(s *slot, reuse bool) {
-	if err := removeManifest(a.cfg.Dir, s.name); err != nil {
+// takeSlot takes the slot from a part that has ended, and remembers the part for those that wait.
+// The caller holds the mutex.
+func (a *Agent) takeSlot(p *part) *slot {
+	s := p.slot
+	p.slot, p.manifest = nil, nil
+	a.ended = append(a.ended, p)
+	if len(a.ended) > keptEnded {
+		if old := a.ended[0]; a.parts[old.key] == old {
+			delete(a.parts, old.key)
+		}
+		a.ended = a.ended[1:]
+	}
+	return s
+}
+
+// dropSlot returns the slot of a sealed part that is of no use any more. Without its manifest the
+// next agent takes the slot for an unsealed one.
+func (a *Agent) dropSlot(s *slot) {
+	err := removeManifest(a.cfg.Dir, s.name)
+	if err != nil {
 		a.log.Warn("manifest not removed", "slot", s.name, "err", err)
-		reuse = false
 	}
 	a.mu.Lock()
-	reuse = reuse && !s.shared
+	reuse := err == nil && !s.shared
 	a.mu.Unlock()
 	if reuse {
 		a.pool.put(s)
@@ -146,8 +158,8 @@ func (a *Agent) dropSlot(s *slot, reuse bool) {
 func (a *Agent) abandon(p *part, cause error) {
 	p.save.Abort(cause)
 	<-p.save.Done()
-	a.pool.discard(p.slot)
-	a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
+	s := a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
+	a.pool.discard(s)
 	a.release(p.run)
 }
 
@@ -170,68 +182,80 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	a.notify()
 	a.mu.Unlock()
 	a.metrics.Sealed.Inc()
-	a.running.Go(func() { a.drive(p) })
+	a.running.Go(func() { a.drive(p, false) })
 	return nil
 }
 
-// drive writes a sealed part to the cluster, and follows its step to its end.
-func (a *Agent) drive(p *part) {
+// drive writes a sealed part to the cluster, and follows its step to its end. again says that the
+// part may have been written before.
+func (a *Agent) drive(p *part, again bool) {
 	defer a.release(p.run)
-	for {
-		err := a.writeOnce(p)
+	for ; ; again = true {
+		err := a.writeOnce(p, again)
 		if err == nil {
+			a.metrics.Committed.Inc()
 			a.committed(p)
 			return
 		}
-		if a.work.Err() != nil {
-			return // the next agent goes on
-		}
-		if !passing(err) {
-			a.log.Warn("part failed", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
-			a.giveUp(p, err)
+		if a.work.Err() != nil || !passing(err) {
+			a.stopWriting(p, err)
 			return
 		}
 		a.log.Warn("part not written yet", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
 		a.metrics.Retries.Inc()
-		if !a.pause(retryPause) {
-			return
-		}
-		if p.save, err = p.run.run.Begin(a.work, p.key.step, p.beginOptions()); err != nil {
-			a.giveUp(p, err)
+		a.pause(retryPause)
+		if p.save, err = p.run.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis)); err != nil {
+			a.stopWriting(p, err)
 			return
 		}
 	}
 }
 
-// pause waits, and reports whether the agent goes on.
-func (a *Agent) pause(d time.Duration) bool {
+// stopWriting ends the writing of a part: if the agent ends, the next one goes on, and the session
+// must not abort the step. Otherwise the part has failed.
+func (a *Agent) stopWriting(p *part, err error) {
+	if a.work.Err() == nil {
+		a.giveUp(p, err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.run.keep = true
+}
+
+// pause waits, at most until the agent ends.
+func (a *Agent) pause(d time.Duration) {
 	select {
 	case <-time.After(d):
-		return true
 	case <-a.work.Done():
-		return false
 	}
 }
 
-func (p *part) beginOptions() ckpt.BeginOptions {
-	return ckpt.BeginOptions{SealTimeout: time.Duration(p.manifest.SealTimeoutMillis) * time.Millisecond}
+// beginOptions are the options of a part whose bytes are in a slot. One rank's parts of several
+// steps may be between Begin and Seal: one that a trainer fills, and earlier ones that the agent
+// writes again.
+func beginOptions(sealTimeoutMillis int64) ckpt.BeginOptions {
+	return ckpt.BeginOptions{SealTimeout: milliseconds(sealTimeoutMillis), Lent: true}
 }
 
-// passing reports whether writing the part again may succeed.
+// passing reports whether writing the part again may succeed. A cluster that is full, or a
+// certificate that is refused, is mended while the part waits; the step's timeout ends it.
 func passing(err error) bool {
 	switch moraine.KindOf(err) {
-	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError:
+	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError,
+		moraine.NoSpace, moraine.QuotaExceeded, moraine.PermissionDenied, moraine.Unauthenticated:
 		return true
 	}
 	return false
 }
 
-// writeOnce writes the part and waits until its step is committed.
-func (a *Agent) writeOnce(p *part) error {
+// writeOnce writes the part and waits until its step is committed. again says that the part may
+// have been written before.
+func (a *Agent) writeOnce(p *part, again bool) error {
 	err := a.writePart(p)
 	var info ckpt.StepInfo
 	switch {
-	case errors.Is(err, moraine.Exists):
+	case again && errors.Is(err, moraine.Exists):
 		// An agent before this one, or an attempt whose answer was lost, has written the part: only
 		// sessions of this rank can, and only this slot has had its bytes.
 		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
@@ -250,7 +274,7 @@ func (a *Agent) writeOnce(p *part) error {
 func (a *Agent) writePart(p *part) error {
 	err := p.manifest.lendTo(p.save, p.slot.mem)
 	if err == nil {
-		err = p.save.Seal(a.work)
+		err = p.save.Seal(context.Background()) // it does not wait
 	}
 	if err != nil {
 		p.save.Abort(err)
@@ -271,9 +295,11 @@ func (a *Agent) writePart(p *part) error {
 // committed keeps the part's slot as the last good one of its rank, and gives back those of
 // earlier steps.
 func (a *Agent) committed(p *part) {
-	p.manifest.Committed = true
-	if err := p.manifest.write(a.cfg.Dir, p.slot.name); err != nil {
-		a.log.Warn("manifest not written", "slot", p.slot.name, "err", err)
+	if !p.manifest.Committed {
+		p.manifest.Committed = true
+		if err := p.manifest.write(a.cfg.Dir, p.slot.name); err != nil {
+			a.log.Warn("manifest not written", "slot", p.slot.name, "err", err)
+		}
 	}
 	a.mu.Lock()
 	p.state = agentproto.Committed
@@ -282,18 +308,17 @@ func (a *Agent) committed(p *part) {
 	close(p.ended)
 	a.notify()
 	a.mu.Unlock()
-	a.metrics.Committed.Inc()
 	for _, s := range old {
-		a.dropSlot(s, true)
+		a.dropSlot(s)
 	}
 }
 
-// supersede takes all committed parts of a rank but the newest out, and returns their slots. The
-// caller holds the mutex.
+// supersede takes the slots from all committed parts of a rank but the newest, and returns them.
+// The caller holds the mutex.
 func (a *Agent) supersede(of partKey) (old []*slot) {
 	var newest *part
 	for _, q := range a.parts {
-		if q.state != agentproto.Committed || q.key.uid != of.uid || q.key.path != of.path || q.key.rank != of.rank {
+		if q.state != agentproto.Committed || q.slot == nil || q.key.uid != of.uid || q.key.path != of.path || q.key.rank != of.rank {
 			continue
 		}
 		drop := q
@@ -301,8 +326,7 @@ func (a *Agent) supersede(of partKey) (old []*slot) {
 			drop, newest = newest, q
 		}
 		if drop != nil {
-			old = append(old, drop.slot)
-			delete(a.parts, drop.key)
+			old = append(old, a.takeSlot(drop))
 		}
 	}
 	return old
@@ -315,31 +339,21 @@ func (k partKey) after(l partKey) bool {
 
 // giveUp ends a sealed part whose step will never be committed.
 func (a *Agent) giveUp(p *part, err error) {
-	a.dropSlot(p.slot, true)
-	a.fail(p, err)
+	a.log.Warn("part failed", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
+	a.dropSlot(a.fail(p, err))
 }
 
-// fail remembers why a part failed, for status and for those that wait.
-func (a *Agent) fail(p *part, err error) {
+// fail remembers why a part failed, for status and for those that wait. It returns the part's slot.
+func (a *Agent) fail(p *part, err error) *slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p.state, p.err, p.slot = agentproto.Failed, err, nil
+	p.state, p.err = agentproto.Failed, err
+	s := a.takeSlot(p)
 	closeOnce(p.written)
 	close(p.ended)
-	failed := 0
-	for _, q := range a.parts {
-		if q.state == agentproto.Failed {
-			failed++
-		}
-	}
-	for key, q := range a.parts {
-		if failed > keptFailed && q != p && q.state == agentproto.Failed {
-			delete(a.parts, key)
-			failed--
-		}
-	}
 	a.metrics.Failed.WithLabelValues(moraine.KindOf(err).String()).Inc()
 	a.notify()
+	return s
 }
 
 // closeOnce closes a channel that may be closed already. The caller holds the mutex.
@@ -351,10 +365,11 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// list describes the parts that want selects, by run, step and rank. The caller holds the mutex.
+// list describes the parts that want selects, by run, step and rank, but not the good ones that a
+// newer one has replaced. The caller holds the mutex.
 func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
 	for _, p := range a.parts {
-		if !want(p) {
+		if !want(p) || p.state == agentproto.Committed && p.slot == nil {
 			continue
 		}
 		d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
@@ -396,7 +411,7 @@ func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*ag
 	a.mu.Unlock()
 	if p == nil {
 		return nil, &moraine.Error{Op: "agent.Wait", Ref: fmt.Sprintf("%s step %d", req.Run, req.Step), Kind: moraine.NotFound,
-			Err: errors.New("the node has no such part: it was never sealed here, or a newer good one has taken its place")}
+			Err: errors.New("the node has no such part: it was never sealed here, or has long ended")}
 	}
 	var until chan struct{}
 	switch req.Level {

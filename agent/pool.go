@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -57,7 +58,24 @@ func newPool(dir string, limit int64) (*pool, error) {
 	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.HUGETLBFS_MAGIC {
 		return nil, fmt.Errorf("%s is not in memory: name a directory of a tmpfs, such as /dev/shm/moraine", dir)
 	}
+	if err := own(dir); err != nil {
+		return nil, err
+	}
 	return &pool{dir: dir, limit: limit, changed: make(chan struct{})}, nil
+}
+
+// own fails unless only the agent's user can write to dir. Everybody may make directories in
+// /dev/shm, and whoever owns this one could plant manifests, which the agent writes to the cluster.
+func own(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && st.Mode&0o022 == 0 {
+		return nil
+	}
+	return &moraine.Error{Op: "agent", Ref: dir, Kind: moraine.PermissionDenied, Err: fmt.Errorf(
+		"other users can write to the arenas' directory: remove it, or make it a directory of user %d with mode 0700", os.Geteuid())}
 }
 
 // take returns a slot of at least n bytes for a user: a free one of the user, or a new one.
@@ -65,6 +83,9 @@ func newPool(dir string, limit int64) (*pool, error) {
 // frees nothing either, it waits for memory, unless wait is false or nothing will be returned.
 // Its content is undefined.
 func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare func() (freed, more bool)) (*slot, error) {
+	if n > p.limit {
+		return nil, p.noRoom(n)
+	}
 	n = (n + hugePage - 1) / hugePage * hugePage
 	if n > p.limit {
 		return nil, p.noRoom(n)
@@ -72,19 +93,20 @@ func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare f
 	for {
 		p.mu.Lock()
 		changed := p.changed
-		if s := p.reuse(uid, n); s != nil {
-			p.mu.Unlock()
-			return s, nil
-		}
-		dropped := p.dropFree(n)
-		room := p.used+n <= p.limit
+		s, usable := p.reuse(uid, n)
+		room := s == nil && p.used+n <= p.limit
 		if room {
 			p.used += n
 		}
 		p.mu.Unlock()
-		discardAll(dropped)
-		if room {
+		switch {
+		case room:
 			return p.make(uid, n)
+		case usable:
+			return s, nil
+		case s != nil:
+			p.discard(s)
+			continue
 		}
 		freed, more := spare()
 		switch {
@@ -109,9 +131,10 @@ func (p *pool) noRoom(n int64) error {
 		"a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes: raise --arena-memory", n, p.limit)}
 }
 
-// reuse takes a free slot of the user that has n bytes, and not twice as many. The caller holds
-// the mutex.
-func (p *pool) reuse(uid uint32, n int64) *slot {
+// reuse takes a free slot out: a usable one of the user that has n bytes, and not twice as many;
+// else one that has to make room for a new one. It returns nil if there is none, or room without
+// it. The caller holds the mutex.
+func (p *pool) reuse(uid uint32, n int64) (s *slot, usable bool) {
 	best := -1
 	for i, s := range p.free {
 		if s.uid == uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n &&
@@ -119,24 +142,16 @@ func (p *pool) reuse(uid uint32, n int64) *slot {
 			best = i
 		}
 	}
+	usable = best >= 0
+	if !usable && len(p.free) > 0 && p.used+n > p.limit {
+		best = 0
+	}
 	if best < 0 {
-		return nil
+		return nil, false
 	}
-	s := p.free[best]
-	p.free = append(p.free[:best], p.free[best+1:]...)
-	return s
-}
-
-// dropFree takes free slots out until n bytes fit, if that helps; the caller holds the mutex,
-// and discards them after it.
-func (p *pool) dropFree(n int64) (dropped []*slot) {
-	for len(p.free) > 0 && p.used+n > p.limit {
-		s := p.free[0]
-		p.free = p.free[1:]
-		p.used -= int64(len(s.mem))
-		dropped = append(dropped, s)
-	}
-	return dropped
+	s = p.free[best]
+	p.free = slices.Delete(p.free, best, best+1)
+	return s, usable && s.whole() == nil // a trainer that had it may have cut it
 }
 
 // make makes a slot of n bytes that p.used already counts. Its pages are there when it returns.
@@ -161,14 +176,17 @@ func (p *pool) make(uid uint32, n int64) (s *slot, err error) {
 			"the tmpfs of %s has no %d bytes more (%w): mount it with a size of at least --arena-memory", p.dir, n, err)}
 		return nil, errors.Join(err, f.Close(), os.Remove(path))
 	}
-	return p.mapSlot(f, uid, n)
+	if s, err = p.mapSlot(f, uid, n); err != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return s, err
 }
 
 // mapSlot maps a slot's file, which it closes if that fails.
 func (p *pool) mapSlot(f *os.File, uid uint32, n int64) (*slot, error) {
 	mem, err := unix.Mmap(int(f.Fd()), 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, errors.Join(&moraine.Error{Op: "map slot", Kind: moraine.NoSpace, Err: err}, f.Close(), os.Remove(f.Name()))
+		return nil, errors.Join(&moraine.Error{Op: "map slot", Kind: moraine.NoSpace, Err: err}, f.Close())
 	}
 	// Huge pages and page tables that are there already are faster; without them it works too.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
@@ -217,41 +235,39 @@ func (p *pool) inUse() int64 {
 }
 
 // recover opens the slot that an agent before this one left. Its bytes count even beyond the
-// limit: they are there.
+// limit: they are there. A reader may still have it mapped from that agent.
 func (p *pool) recover(name string, uid uint32) (*slot, error) {
 	f, err := os.OpenFile(filepath.Join(p.dir, name), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	st, err := f.Stat()
+	if err == nil && st.Size() == 0 {
+		err = &moraine.Error{Op: "agent", Ref: name, Kind: moraine.Corrupt, Err: errors.New("the slot is empty")}
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	s, err := p.mapSlot(f, uid, st.Size())
-	if err == nil {
-		p.mu.Lock()
-		p.used += st.Size()
-		p.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	s.shared = true
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used += st.Size()
+	return s, nil
 }
 
-// leftovers returns the names of the slots and of the manifests in the pool's directory.
-func (p *pool) leftovers() (slots, manifests []string, err error) {
+// leftovers returns the names of all that belongs to slots in the pool's directory.
+func (p *pool) leftovers() (files []string, err error) {
 	entries, err := os.ReadDir(p.dir)
-	if err != nil {
-		return nil, nil, err
-	}
 	for _, e := range entries {
-		switch {
-		case !strings.HasPrefix(e.Name(), slotPrefix):
-		case strings.HasSuffix(e.Name(), manifestSuffix):
-			manifests = append(manifests, e.Name())
-		default:
-			slots = append(slots, e.Name())
+		if strings.HasPrefix(e.Name(), slotPrefix) {
+			files = append(files, e.Name())
 		}
 	}
-	return slots, manifests, nil
+	return files, err
 }
 
 // whole fails if somebody has cut the slot's file short: reading its memory would end the process.

@@ -13,29 +13,42 @@ import (
 
 // recover goes on with the parts that the agent before this one left. A slot without a manifest
 // was never sealed: its memory is given back, for its trainer may still write to it. Only the last
-// good part of a rank is kept.
-func (a *Agent) recover() {
-	slots, manifests, err := a.pool.leftovers()
+// good part of a rank is kept. It fails, and removes nothing, if a sealed part may be there that
+// this agent cannot read.
+func (a *Agent) recover() error {
+	files, err := a.pool.leftovers()
 	if err != nil {
-		a.log.Error("arenas not read", "dir", a.cfg.Dir, "err", err)
-		return
+		return err
 	}
-	sealed := map[string]bool{}
-	for _, name := range manifests {
-		slot := strings.TrimSuffix(name, manifestSuffix)
-		if err := a.recoverSlot(slot); err != nil {
-			a.log.Warn("part not recovered", "slot", slot, "err", err)
+	keep := map[string]bool{}
+	for _, name := range files {
+		slot, isManifest := strings.CutSuffix(name, manifestSuffix)
+		if !isManifest {
 			continue
 		}
-		sealed[slot] = true
+		err := a.recoverSlot(slot)
+		if damaged(err) {
+			a.log.Error("part not recovered", "slot", slot, "err", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		keep[slot], keep[name] = true, true
 	}
-	for _, name := range slots {
-		if !sealed[name] && !strings.Contains(name, ".") {
-			if err := errors.Join(removeManifest(a.cfg.Dir, name), os.Remove(filepath.Join(a.cfg.Dir, name))); err != nil {
-				a.log.Warn("slot not removed", "slot", name, "err", err)
+	for _, name := range files {
+		if !keep[name] {
+			if err := os.Remove(filepath.Join(a.cfg.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				a.log.Warn("file of the arenas not removed", "file", name, "err", err)
 			}
 		}
 	}
+	return nil
+}
+
+// damaged reports whether a slot or its manifest is gone, or has not the bytes that were sealed.
+func damaged(err error) bool {
+	return err != nil && (errors.Is(err, os.ErrNotExist) || errors.Is(err, moraine.Corrupt) || errors.Is(err, moraine.InvalidArgument))
 }
 
 // recoverSlot takes the slot over, and goes on with its part unless its step is committed.
@@ -72,21 +85,19 @@ func (a *Agent) recoverSlot(name string) error {
 func (a *Agent) resume(p *part) {
 	r, err := a.reopen(p)
 	if err != nil {
-		if a.work.Err() == nil {
-			a.giveUp(p, err)
-		}
+		a.stopWriting(p, err)
 		return
 	}
 	a.mu.Lock()
 	p.run = r
 	a.mu.Unlock()
-	p.save, err = r.run.Begin(a.work, p.key.step, p.beginOptions())
+	p.save, err = r.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis))
 	if err != nil {
-		a.giveUp(p, err)
+		a.stopWriting(p, err)
 		a.release(r)
 		return
 	}
-	a.drive(p)
+	a.drive(p, true)
 }
 
 // reopen opens the run until that succeeds or never will. The launch must be the attempt that it
@@ -103,12 +114,10 @@ func (a *Agent) reopen(p *part) (*run, error) {
 			a.release(r)
 			return nil, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Fenced, Err: errors.New("its launch has another attempt now")}
 		}
-		if !passing(err) && moraine.KindOf(err) != moraine.Busy {
+		if a.work.Err() != nil || !passing(err) && moraine.KindOf(err) != moraine.Busy && moraine.KindOf(err) != moraine.Internal {
 			return nil, err
 		}
 		a.log.Warn("run not opened yet", "run", open.Run, "rank", open.Rank, "err", err)
-		if !a.pause(retryPause) {
-			return nil, a.work.Err()
-		}
+		a.pause(retryPause)
 	}
 }

@@ -40,6 +40,15 @@ func (r *restorer) drop(p *pool) {
 	}
 }
 
+// rest gives back the memory of a restore, for the saves that follow: nothing is mapped until the
+// next Fetch, and further reads come from the cluster.
+func (r *restorer) rest(p *pool) {
+	r.drop(p)
+	if r.k != nil {
+		r.k.UseNode(nil)
+	}
+}
+
 func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentproto.ResolveReply, error) {
 	if c.run == nil {
 		return nil, c.invalid("resolve before open")

@@ -31,7 +31,7 @@ the node. Otherwise it lists the parts that are in this node's memory only.`,
 }
 
 func ckptPush(ctx context.Context, env *cli.Env, socket string, deadline time.Duration) error {
-	reply, err := agentproto.Ask(ctx, socket, &agentproto.Request{Push: &agentproto.Push{DeadlineMillis: deadline.Milliseconds()}})
+	reply, err := agentproto.Ask(ctx, socket, &agentproto.Request{Push: &agentproto.Push{DeadlineMillis: max(deadline.Milliseconds(), 1)}})
 	if err != nil {
 		return err
 	}
