@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import weakref
 from typing import Any
 
 from moraine import errors
@@ -20,6 +21,7 @@ class Connection:
 
     def __init__(self, path: str) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        _connections.add(self)
         try:
             self._sock.connect(path)
             self.request("hello", version=VERSION)
@@ -31,6 +33,11 @@ class Connection:
         except BaseException:
             self._sock.close()
             raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is closed, by either end."""
+        return self._sock.fileno() < 0
 
     def close(self) -> None:
         """Close the connection. A part that is not sealed ends with it."""
@@ -51,14 +58,16 @@ class Connection:
         fds: list[int] = []
         try:
             self._sock.sendall(struct.pack("<I", len(body)) + body)
-            head, fds, _, _ = socket.recv_fds(self._sock, 4, 4)
+            head, fds, _, _ = socket.recv_fds(self._sock, 4, 4, socket.MSG_CMSG_CLOEXEC)
             head += self._read(4 - len(head))
             reply = json.loads(self._read(struct.unpack("<I", head)[0]))
-        except (OSError, EOFError, ValueError) as err:
+        except BaseException as err:  # also an interrupt: the rest of the reply must not answer the next request
             for fd in fds:
                 os.close(fd)
             self._sock.close()
-            raise errors.Unavailable(f"the agent went before it answered: {err}") from err
+            if isinstance(err, (OSError, EOFError, ValueError)):
+                raise errors.Unavailable(f"the agent went before it answered: {err}") from err
+            raise
         if "error" in reply:
             for fd in fds:
                 os.close(fd)
@@ -74,3 +83,15 @@ class Connection:
             chunks.append(chunk)
             n -= len(chunk)
         return b"".join(chunks)
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """Close the connections in a child of fork. Otherwise they would not end when the trainer dies."""
+    for conn in list(_connections):
+        conn.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -27,6 +27,7 @@ _NAMES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
+_DTYPES = {known: name for name, known in _NAMES.items()}
 _SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 
@@ -59,6 +60,8 @@ def copy_into(dst: memoryview, value: Any) -> None:
         torch.from_numpy(out).copy_(flat)
         return
     array = np.asarray(value)
+    if array.nbytes != len(dst):  # numpy would repeat a single element
+        raise errors.InvalidArgument(f"an array of {array.nbytes} bytes says that it has {len(dst)}")
     if array.flags.c_contiguous:
         out[:] = array.reshape(-1).view(np.uint8)
         return
@@ -67,9 +70,7 @@ def copy_into(dst: memoryview, value: Any) -> None:
 
 def from_memory(buf: memoryview, dtype: str, shape: list[int]) -> np.ndarray:
     """Return an array over memory. A dtype that numpy lacks becomes that of ml_dtypes, or bytes."""
-    for name, known in _NAMES.items():
-        if known == dtype:
-            break
+    name = _DTYPES[dtype]
     try:
         kind = np.dtype(name)
     except TypeError:

@@ -12,8 +12,10 @@ memory of the node where it can, else from the cluster, and only what is asked f
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,8 @@ __all__ = ["Checkpoint", "Launch", "Run", "Save", "Slice", "launch_from_env"]
 
 _ALIGN = 64
 _PAGE = 1000
+_SEAL_PATIENCE = 10.0
+"""How long a save waits for the next agent, if the one that it sealed at has gone, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +95,41 @@ class Run:
         self.path, self.rank, self.world = path, rank, world
         self._socket = agent or os.environ.get("MORAINE_AGENT") or _agent.DEFAULT_SOCKET
         start = Launch("") if read_only else launch or launch_from_env()
-        self._conn = _agent.Connection(self._socket)
-        try:
-            reply = self._conn.request(
-                "open", run=path, rank=rank, world=world, launch=start.name, job=start.job,
-                restart=start.restart, takeover=takeover, read_only=read_only,
-            )
-        except BaseException:
-            self._conn.close()
-            raise
-        self.attempt: int = reply["attempt"]
+        self._start = {
+            "run": path, "rank": rank, "world": world, "launch": start.name, "job": start.job,
+            "restart": start.restart, "takeover": takeover, "read_only": read_only,
+        }
         self._slots: dict[str, mmap.mmap] = {}
+        self._opened: Checkpoint | None = None
+        self._closed = False
+        self._conn, self.attempt = self._connect()
+
+    def _connect(self) -> tuple[_agent.Connection, int]:
+        """Connect to the agent and open the run. Return the connection and the number of the attempt."""
+        conn = _agent.Connection(self._socket)
+        try:
+            return conn, conn.request("open", **self._start)["attempt"]
+        except BaseException:
+            conn.close()
+            raise
+
+    def _request_fds(self, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]]:
+        """Make a request. If the agent was restarted since the last one, make it at the next agent."""
+        try:
+            return self._conn.request_fds(op, **fields)
+        except errors.Unavailable:
+            if self._closed or not self._conn.closed:
+                raise
+        conn, attempt = self._connect()
+        if attempt != self.attempt:
+            conn.close()
+            raise errors.Fenced(f"attempt {attempt} has taken over from attempt {self.attempt}")
+        self._conn, self._opened = conn, None
+        return self._conn.request_fds(op, **fields)
 
     def close(self) -> None:
         """Close the run. The agent writes on what is sealed."""
+        self._closed, self._opened = True, None
         self._conn.close()
         self._slots.clear()
 
@@ -143,9 +168,10 @@ class Run:
         for name, data in blobs.items():
             places.append({"name": name, "at": size, "bytes": len(data)})
             size = _aligned(size + len(data))
-        reply, fds = self._conn.request_fds(
+        reply, fds = self._request_fds(
             "begin", step=step, bytes=max(size, 1), seal_timeout_ms=int(seal_timeout * 1000), no_wait=not wait
         )
+        save = Save(self, step)
         try:
             with memoryview(self._map(reply["slot"], fds[0], reply["bytes"])) as mem:
                 for entry, value in zip(tensors, state.values(), strict=True):
@@ -153,13 +179,23 @@ class Run:
                         _arrays.copy_into(dst, value.value if isinstance(value, Slice) else value)
                 for entry, data in zip(places, blobs.values(), strict=True):
                     mem[entry["at"] : entry["at"] + entry["bytes"]] = data
+            self._seal(save, tensors=tensors, blobs=places)
         except BaseException as err:
-            self._conn.request("abort", step=step, reason=f"rank {self.rank}: {err}")
+            if not self._conn.closed:  # the end of a connection aborts as well
+                with contextlib.suppress(errors.MoraineError):
+                    self._conn.request("abort", step=step, reason=f"rank {self.rank}: {err}")
             raise
         finally:
             os.close(fds[0])
-        self._conn.request("seal", step=step, tensors=tensors, blobs=places)
-        return Save(self, step)
+        return save
+
+    def _seal(self, save: Save, **fields: Any) -> None:
+        """Seal a part. If the agent goes before it answers, the next one says whether it has the part."""
+        try:
+            self._conn.request("seal", step=save.step, **fields)
+        except errors.Unavailable:
+            if not self._conn.closed or not save._is_local(time.monotonic() + _SEAL_PATIENCE):
+                raise
 
     def _map(self, slot: str, fd: int, size: int) -> mmap.mmap:
         """Map a slot, or find that it is mapped: the page tables of the last save are still there."""
@@ -175,8 +211,10 @@ class Run:
         With `fix` all ranks of the launch get the same one. It stays open until the next `open`, or
         until the run is closed, and cannot be removed as long.
         """
-        reply = self._conn.request("resolve", step=step, exact=step is not None, fix=fix)
-        return Checkpoint(self, reply)
+        self._opened = None
+        reply, _ = self._request_fds("resolve", step=step, exact=step is not None, fix=fix)
+        self._opened = Checkpoint(self, reply)
+        return self._opened
 
     def restore(self, step: int | None = None, fix: bool = True) -> Checkpoint | None:
         """Open the step from which this launch continues; None if the run has no checkpoint yet."""
@@ -203,11 +241,17 @@ class Checkpoint:
         self.from_node = 0
         """How many bytes came from the memory of this node so far."""
 
+    def _conn(self) -> _agent.Connection:
+        """Return the run's connection, on which this step must be the open one."""
+        if self._run._opened is not self:
+            raise errors.InvalidArgument(f"step {self.step} is not open any more: its run has opened another, or was closed")
+        return self._run._conn
+
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return the dtype (as safetensors names it) and the shape of each tensor."""
         out: dict[str, tuple[str, tuple[int, ...]]] = {}
         after = ""
-        while page := self._run._conn.request("tensors", after=after, limit=_PAGE)["tensors"]:
+        while page := self._conn().request("tensors", after=after, limit=_PAGE)["tensors"]:
             out.update({t["name"]: (t["dtype"], tuple(t["shape"])) for t in page})
             after = page[-1]["name"]
         return out
@@ -253,7 +297,7 @@ class Checkpoint:
 
     def _fetch(self, size: int, **fields: Any) -> memoryview:
         """Read into shared memory of `size` bytes."""
-        reply, fds = self._run._conn.request_fds("fetch", bytes=max(size, 1), **fields)
+        reply, fds = self._conn().request_fds("fetch", bytes=max(size, 1), **fields)
         try:
             mem = memoryview(mmap.mmap(fds[0], max(size, 1)))
         finally:
@@ -281,6 +325,19 @@ class Save:
         finally:
             conn.close()
         return reply["level"]
+
+    def _is_local(self, until: float) -> bool:
+        """Report whether an agent has the sealed part. Ask until a time while none answers."""
+        while True:
+            try:
+                self.wait("local")
+                return True
+            except errors.Unavailable:
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(0.2)
+            except errors.MoraineError:
+                return False
 
 
 def _aligned(n: int) -> int:

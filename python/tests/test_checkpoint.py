@@ -124,6 +124,66 @@ def test_a_failed_copy_aborts_the_step(path):
             save.wait(timeout=60)
 
 
+def test_a_seal_that_fails_aborts_the_step(path):
+    with open_run(path) as run:
+        with pytest.raises(errors.TooLarge):
+            run.save_async({f"{i:06}" + "w" * 900: np.zeros(0) for i in range(20000)}, step=1)
+        run.save_async({"w": np.zeros(3)}, step=2).wait(timeout=60)  # the run is usable
+
+
+def test_an_interrupt_does_not_mix_up_replies(path, monkeypatch):
+    with open_run(path) as run:
+        run.save_async({"w": np.zeros(3)}, step=1).wait(timeout=60)
+
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as m:
+            m.setattr(run._conn, "_read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run.open()
+        assert run.open().tensors() == {"w": ("F64", (3,))}
+
+
+def test_a_step_that_is_not_open_is_not_read_from_another(path):
+    with open_run(path) as run:
+        for step in (1, 2):
+            run.save_async({"w": np.full(3, step)}, step=step).wait(timeout=60)
+        first = run.open(step=1)
+        second = run.open(step=2)
+        with pytest.raises(errors.InvalidArgument, match="step 1"):
+            first.read()
+        np.testing.assert_array_equal(second.read()["w"], [2, 2, 2])
+    with pytest.raises(errors.InvalidArgument):
+        second.read()
+
+
+def test_a_child_does_not_keep_the_connection(path):
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
+        save = b.save_async({"w": np.zeros(1)}, step=1)
+        program = f"""
+import os, signal, time, numpy as np
+from moraine import checkpoint
+run = checkpoint.Run({path!r}, rank=0, world=2, launch=checkpoint.Launch("one"))
+run._conn.request("begin", step=1, bytes=100)
+if os.fork() == 0:
+    time.sleep(25)  # it outlives the trainer
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        subprocess.run([sys.executable, "-c", program], timeout=60)
+        with pytest.raises(errors.Aborted):
+            save.wait(timeout=20)
+        a.save_async({"v": np.zeros(1)}, step=2)
+
+
+def test_every_save_says_how_it_ended(path):
+    with open_run(path) as run:
+        saves = [run.save_async({"w": np.full(1000, step)}, step=step) for step in range(1, 6)]
+        saves[-1].wait(timeout=60)
+        assert [save.wait("nvme", timeout=60) for save in saves] == ["nvme"] * 5
+
+
 @pytest.mark.parametrize(
     "env, want",
     [
