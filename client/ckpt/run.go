@@ -171,7 +171,7 @@ func (r *Run) WaitStep(ctx context.Context, step uint64, level moraine.Level) (S
 	return waitStep(ctx, r.c, r.opts.Clock, stepKeyOf(r.id, r.attempt, step), level)
 }
 
-// Stop ends the writing of all saves at once, without a word to the service: another process may go
+// Stop ends the writing of all saves at once, and reports nothing to the service: another process may go
 // on with the sealed ones. Close must follow.
 func (r *Run) Stop() { r.cancel() }
 

@@ -74,7 +74,7 @@ type FetchBlob struct {
 }
 
 // FetchReply comes with the descriptor of the slot. Nobody else has it: it may be written to, and
-// its memory counts until the connection's next Fetch, or its end.
+// its memory counts until the connection's next Fetch or Begin, or its end.
 type FetchReply struct {
 	// FromNode is how many bytes came from the memory of this node.
 	FromNode int64 `json:"from_node"`
