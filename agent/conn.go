@@ -272,7 +272,7 @@ func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.Be
 	case req.Bytes <= 0:
 		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
 	}
-	c.restore.rest(c.a.pool)
+	c.restore.makeRoom(c.a.pool)
 	p, err := c.a.begin(ctx, c.run, req)
 	if err != nil {
 		return nil, nil, err

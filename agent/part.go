@@ -54,17 +54,18 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 		a.forget(p)
 		return nil, err
 	}
+	defer a.pool.placed()
 	p.save, err = r.run.Begin(ctx, req.Step, beginOptions(req.SealTimeoutMillis))
 	if err != nil {
-		a.pool.put(s)
 		a.forget(p)
+		a.pool.put(s)
 		return nil, err
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	p.slot = s
 	r.refs++
 	a.notify()
+	a.mu.Unlock()
 	return p, nil
 }
 

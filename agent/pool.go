@@ -42,6 +42,8 @@ type pool struct {
 	mu   sync.Mutex
 	used int64
 	free []*slot
+	// making counts the slots that were given out, and that no part is known to have yet.
+	making int
 	// changed is closed and replaced whenever memory is returned.
 	changed chan struct{}
 }
@@ -81,7 +83,7 @@ func own(dir string) error {
 // take returns a slot of at least n bytes for a user: a free one of the user, or a new one.
 // If there is no room, it calls spare, which may return a slot that is needed least. If that
 // frees nothing either, it waits for memory, unless wait is false or nothing will be returned.
-// Its content is undefined.
+// Its content is undefined. The caller calls placed once spare knows who has the slot.
 func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare func() (freed, more bool)) (*slot, error) {
 	if n > p.limit {
 		return nil, p.noRoom(n)
@@ -92,11 +94,14 @@ func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare f
 	}
 	for {
 		p.mu.Lock()
-		changed := p.changed
+		changed, making := p.changed, p.making > 0
 		s, usable := p.reuse(uid, n)
 		room := s == nil && p.used+n <= p.limit
 		if room {
 			p.used += n
+		}
+		if room || usable {
+			p.making++
 		}
 		p.mu.Unlock()
 		switch {
@@ -112,7 +117,7 @@ func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare f
 		switch {
 		case freed:
 			continue
-		case !more:
+		case !more && !making && !ended(changed):
 			return nil, p.noRoom(n)
 		case !wait:
 			return nil, &moraine.Error{Op: "agent.Begin", Kind: moraine.Busy,
@@ -123,6 +128,24 @@ func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare f
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+}
+
+// placed ends what take began.
+func (p *pool) placed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.making--
+	p.signal()
+}
+
+// ended reports whether a channel is closed.
+func ended(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -160,8 +183,8 @@ func (p *pool) make(uid uint32, n int64) (s *slot, err error) {
 		if err != nil {
 			p.mu.Lock()
 			p.used -= n
-			p.signal()
 			p.mu.Unlock()
+			p.placed()
 		}
 	}()
 	var id [8]byte

@@ -40,9 +40,9 @@ func (r *restorer) drop(p *pool) {
 	}
 }
 
-// rest gives back the memory of a restore, for the saves that follow: nothing is mapped until the
+// makeRoom gives back the memory of a restore, for the saves that follow: nothing is mapped until the
 // next Fetch, and further reads come from the cluster.
-func (r *restorer) rest(p *pool) {
+func (r *restorer) makeRoom(p *pool) {
 	r.drop(p)
 	if r.k != nil {
 		r.k.UseNode(nil)
@@ -121,6 +121,7 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 	if err != nil {
 		return nil, nil, err
 	}
+	c.a.pool.placed()
 	c.restore.slot = s
 	before := c.restore.k.NodeBytes()
 	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)

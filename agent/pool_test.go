@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+)
+
+func newTestPool(t *testing.T, limit int64) *pool {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "moraine-pool-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	p, err := newPool(filepath.Join(dir, "arena"), limit)
+	require.NoError(t, err)
+	return p
+}
+
+// TestTakeWaitsForASlotThatIsBeingMade: while another rank gets the last memory, nobody has it yet.
+// A take that finds no room then waits, as it does once the other rank has it.
+func TestTakeWaitsForASlotThatIsBeingMade(t *testing.T) {
+	p := newTestPool(t, hugePage)
+	has := make(chan bool, 1)
+	has <- false
+	spare := func() (freed, more bool) {
+		more = <-has
+		has <- more
+		return false, more
+	}
+	first, err := p.take(t.Context(), 1, 1, true, spare)
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		s, err := p.take(t.Context(), 1, 1, true, spare)
+		if err == nil {
+			p.placed()
+			p.discard(s)
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		require.NoError(t, err)
+		t.Fatal("it did not wait")
+	case <-time.After(50 * time.Millisecond):
+	}
+	<-has
+	has <- true
+	p.placed()
+	p.put(first)
+	require.NoError(t, <-got)
+	<-has
+	has <- false
+	require.Zero(t, p.inUse())
+	s, err := p.take(t.Context(), 1, 1, true, spare)
+	require.NoError(t, err)
+	p.placed()
+	_, err = p.take(t.Context(), 1, 1, true, spare)
+	require.ErrorIs(t, err, moraine.NoSpace, "nothing will be returned")
+	p.discard(s)
+}
+
+// TestASlotThatWasCutIsNotGivenOutAgain: whoever wrote to it would end.
+func TestASlotThatWasCutIsNotGivenOutAgain(t *testing.T) {
+	p := newTestPool(t, 2*hugePage)
+	s, err := p.take(t.Context(), 1, 1, true, nil)
+	require.NoError(t, err)
+	p.placed()
+	require.NoError(t, s.file.Truncate(0))
+	p.put(s)
+	again, err := p.take(t.Context(), 1, 1, true, nil)
+	require.NoError(t, err)
+	p.placed()
+	require.NotEqual(t, s.name, again.name)
+	require.Equal(t, int64(hugePage), p.inUse())
+	p.discard(again)
+}
