@@ -135,6 +135,10 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.pool, err = newPool(cfg.Dir, cfg.Memory); err != nil {
 		return nil, err
 	}
+	if a.pool.limit < cfg.Memory {
+		a.log.Warn("the tmpfs is smaller than --arena-memory", "dir", cfg.Dir, "memory", cfg.Memory, "used", a.pool.limit)
+		a.cfg.Memory = a.pool.limit
+	}
 	if a.lock, err = lockDir(cfg.Dir); err != nil {
 		return nil, err
 	}

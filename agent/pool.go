@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,7 +64,17 @@ func newPool(dir string, limit int64) (*pool, error) {
 	if err := own(dir); err != nil {
 		return nil, err
 	}
-	return &pool{dir: dir, limit: limit, changed: make(chan struct{})}, nil
+	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), changed: make(chan struct{})}, nil
+}
+
+// slotRoom returns how many bytes of slots a tmpfs has room for, beside their manifests. Containers
+// often have one of 64 MiB. A tmpfs without a size has no bound.
+func slotRoom(fs *unix.Statfs_t) int64 {
+	if fs.Blocks == 0 {
+		return math.MaxInt64
+	}
+	size := int64(fs.Blocks) * fs.Bsize
+	return size - size/32
 }
 
 // own fails unless only the agent's user can write to dir. Everybody may make directories in
@@ -151,7 +162,7 @@ func ended(c <-chan struct{}) bool {
 
 func (p *pool) noRoom(n int64) error {
 	return &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
-		"a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes: raise --arena-memory", n, p.limit)}
+		"a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes: raise --arena-memory, which is at most the size of the tmpfs", n, p.limit)}
 }
 
 // reuse takes a free slot out: a usable one of the user that has n bytes, and not twice as many;

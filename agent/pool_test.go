@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/morainefs/moraine"
 )
@@ -63,6 +65,17 @@ func TestTakeWaitsForASlotThatIsBeingMade(t *testing.T) {
 	_, err = p.take(t.Context(), 1, 1, true, spare)
 	require.ErrorIs(t, err, moraine.NoSpace, "nothing will be returned")
 	p.discard(s)
+}
+
+// TestSlotsFitIntoTheirTmpfs: a limit past the size of the tmpfs is lowered, and leaves room for
+// manifests.
+func TestSlotsFitIntoTheirTmpfs(t *testing.T) {
+	require.Equal(t, int64(62<<20), slotRoom(&unix.Statfs_t{Blocks: 16 << 10, Bsize: 4096}))
+	require.Equal(t, int64(math.MaxInt64), slotRoom(&unix.Statfs_t{Bsize: 4096}))
+	p := newTestPool(t, math.MaxInt64)
+	require.Less(t, p.limit, int64(math.MaxInt64))
+	_, err := p.take(t.Context(), 1, math.MaxInt64-1, true, nil)
+	require.ErrorIs(t, err, moraine.NoSpace)
 }
 
 // TestASlotThatWasCutIsNotGivenOutAgain: whoever wrote to it would end.

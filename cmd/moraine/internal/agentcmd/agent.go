@@ -7,6 +7,7 @@ package agentcmd
 
 import (
 	"context"
+	"math"
 	"os"
 	"time"
 
@@ -81,6 +82,9 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 		o.agent.Memory = int64(info.Totalram) * int64(info.Unit) / memoryShare
 	}
 	for _, u := range o.users {
+		if u > math.MaxUint32 {
+			return cli.UsageError("--allow-user %d: no user has this number", u)
+		}
 		o.agent.Users = append(o.agent.Users, uint32(u))
 	}
 	log, err := env.Log()
