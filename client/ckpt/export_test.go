@@ -170,3 +170,8 @@ func ParsePart(b []byte, fileSize int64) ([]SliceInfo, error) {
 	}
 	return out, nil
 }
+
+// EachPiece cuts a tensor as Diff does.
+func EachPiece(shape []int64, elem, limit int64, yield func(offset, shape []int64) (bool, error)) error {
+	return eachPiece(shape, elem, limit, yield)
+}
