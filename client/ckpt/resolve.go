@@ -141,7 +141,8 @@ func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Che
 func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
 	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
-		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Before: opts.Before.key(r.id)}}})
+		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Step: opts.Step, Exact: opts.Exact,
+		Before: opts.Before.key(r.id)}}})
 	if err != nil {
 		return StepInfo{}, err
 	}

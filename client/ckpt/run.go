@@ -166,8 +166,14 @@ func (r *Run) ID() moraine.InodeID { return r.id }
 func (r *Run) Attempt() uint32 { return r.attempt }
 
 // WaitStep waits until a step of the run's attempt is committed at level memory or nvme, whoever
-// saved it. It fails with Aborted if the step never will be.
+// saved it. It fails with Aborted if the step never will be. For a reader it is a step of the
+// current attempt, also if no rank has begun it yet, or a committed step of the branch that Resolve
+// searches. With an error it returns the step as the service last reported it; its State is empty
+// if there was no report.
 func (r *Run) WaitStep(ctx context.Context, step uint64, level moraine.Level) (StepInfo, error) {
+	if r.attempt == 0 {
+		return r.waitStepOfBranch(ctx, step, level)
+	}
 	return waitStep(ctx, r.c, r.opts.Clock, stepKeyOf(r.id, r.attempt, step), level)
 }
 

@@ -2,6 +2,7 @@ package ckpt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -61,17 +62,22 @@ func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint6
 	return resp.GetStep().GetStep(), nil
 }
 
+// stepPoll is how long waitStep pauses between two requests for a step that goes on. The service
+// answers at once when ctx ends soon: without a pause, requests would follow each other until then.
+const stepPoll = 100 * time.Millisecond
+
 // levelPoll is how often waitStep polls the level of a committed step.
 const levelPoll = time.Second
 
-// waitStep waits until a step is committed at level, or never will be.
-func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey, level moraine.Level) (StepInfo, error) {
+// waitStep waits until a step is committed at level, or never will be. With an error it returns
+// the step as the service last reported it.
+func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey, level moraine.Level) (info StepInfo, err error) {
 	for {
 		s, err := getStep(ctx, c, key, pollMillis)
 		if err != nil {
-			return StepInfo{}, err
+			return info, err
 		}
-		info := stepInfo(s)
+		info = stepInfo(s)
 		if err := stepEnded(&info); err != nil {
 			return info, err
 		}
@@ -79,15 +85,54 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 			if info.Level >= level {
 				return info, nil
 			}
-			// The service answers for a committed step at once.
-			select {
-			case <-clk.After(levelPoll):
-			case <-ctx.Done():
-			}
+			pause(ctx, clk, levelPoll) // the service answers for a committed step at once
+		} else {
+			pause(ctx, clk, stepPoll)
 		}
 		if err := ctx.Err(); err != nil {
 			return info, &moraine.Error{Op: "ckpt.Wait", Ref: info.ref(), Kind: moraine.Timeout, Err: fmt.Errorf(
 				"%d of %d ranks have sealed: %w", info.Sealed, info.World, err)}
+		}
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, clk clock.Clock, d time.Duration) {
+	select {
+	case <-clk.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// beginPoll is how often waitStepOfBranch looks for a step that no rank has begun.
+const beginPoll = time.Second
+
+// waitStepOfBranch is waitStep for a reader, which belongs to no attempt. Until the step has begun,
+// it requests the step of the current attempt, which a new launch may change. Then it waits for the
+// step of that attempt.
+func (r *Run) waitStepOfBranch(ctx context.Context, step uint64, level moraine.Level) (StepInfo, error) {
+	for {
+		s, err := getStep(ctx, r.c, stepKeyOf(r.id, 0, step), 0)
+		if err == nil {
+			info, err := waitStep(ctx, r.c, r.opts.Clock, s.GetKey(), level)
+			if info.State == "" {
+				info = stepInfo(s) // ctx ended during the first request
+			}
+			return info, err
+		}
+		if !errors.Is(err, moraine.NotFound) {
+			return StepInfo{}, err
+		}
+		// An earlier attempt may have committed the step, and the current one continues from it or
+		// from a later step: it does not save it again.
+		info, err := r.find(ctx, ResolveOptions{Step: step, Exact: true, Level: level})
+		if err == nil || !errors.Is(err, moraine.NotFound) && !errors.Is(err, moraine.Lost) {
+			return info, err
+		}
+		pause(ctx, r.opts.Clock, beginPoll)
+		if err := ctx.Err(); err != nil {
+			return StepInfo{}, &moraine.Error{Op: "ckpt.Wait", Ref: fmt.Sprintf("step %d", step), Kind: moraine.Timeout,
+				Err: fmt.Errorf("no rank of the current attempt has begun it: %w", err)}
 		}
 	}
 }

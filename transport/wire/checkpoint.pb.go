@@ -1046,7 +1046,7 @@ func (x *PartsReply) GetMore() bool {
 
 type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                  // attempt 0: the current attempt
 	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -227,8 +227,12 @@ func pointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error
 // ReadStep answers the state of a checkpoint, and for an open one the ranks that it waits for.
 func ReadStep(v *kvtx.View, sc kvtx.Scope, op *wire.GetStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := runInScope(v, sc, "get step", id.Run); err != nil {
+	r, _, err := runInScope(v, sc, "get step", id.Run)
+	if err != nil {
 		return nil, err
+	}
+	if id.Attempt == 0 {
+		id.Attempt = r.Attempt
 	}
 	s, err := tree.StepRecord(v, id)
 	if err != nil {
