@@ -60,8 +60,8 @@ Write a file of a cluster as moraine://HOST[,HOST...]/PATH, or as moraine:///PAT
 --endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are in IEC units (4MiB, 1GiB), in input
 and output.
 
-Exit codes: 0 success, 1 failure, 2 wrong use, 3 degraded ("cluster status") or findings
-("fsck").`,
+Exit codes: 0 success, 1 failure or a difference ("ckpt diff"), 2 wrong use, 3 degraded
+("cluster status") or findings ("fsck").`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,

@@ -1,4 +1,5 @@
-// Package ckptcmd has the commands for checkpoints: ckpt save, restore, ls, show, verify, rm.
+// Package ckptcmd has the commands for checkpoints: ckpt save, restore, ls, show, verify,
+// diff, wait, advise, rm.
 //
 // One path through it: `moraine ckpt restore` -> package client/ckpt finds the
 // step -> each file is written beside its name, and gets the name when its checksum is right.
@@ -21,14 +22,15 @@ func NewCkptCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ckpt",
 		GroupID: cli.GroupFiles,
-		Short:   "Save, list, restore, verify and remove checkpoints",
+		Short:   "Save, list, compare, restore, verify and remove checkpoints",
 		Long: `A run is a directory. A checkpoint (a step) is a directory in the run. It appears when
 all ranks have written their parts and the parts cover every tensor. RUN/latest names
 the newest checkpoint on the current branch.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptRemoveCommand(env))
+	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptDiffCommand(env),
+		newCkptWaitCommand(env), newCkptAdviseCommand(env), newCkptRemoveCommand(env))
 	return cmd
 }
 

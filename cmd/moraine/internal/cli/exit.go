@@ -10,7 +10,7 @@ import (
 // Exit codes. They mean the same for every command.
 const (
 	ExitFine     = 0
-	ExitFailed   = 1
+	ExitFailed   = 1 // also `ckpt diff`: the checkpoints differ
 	ExitWrongUse = 2
 	ExitDegraded = 3 // `cluster status` and `demo`: the cluster works, with less protection than promised; `fsck`: it found something
 )
