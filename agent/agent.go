@@ -54,6 +54,8 @@ type Deps struct {
 	Connect func(ctx context.Context) (*client.Client, func() error, error)
 	Log     *slog.Logger
 	Metrics *Metrics
+	// Saves counts the writing of parts. It may be nil.
+	Saves *ckpt.Metrics
 }
 
 // Agent serves the trainers of one node. Its methods may be called concurrently.
@@ -131,6 +133,9 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, changed: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}}
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
+	}
+	if a.deps.Saves == nil {
+		a.deps.Saves = ckpt.NewMetrics(nil)
 	}
 	if a.pool, err = newPool(cfg.Dir, cfg.Memory); err != nil {
 		return nil, err
@@ -322,7 +327,7 @@ func (a *Agent) openRun(r *run) {
 	}
 	r.run, r.err = ckpt.OpenRun(a.work, c, r.open.Run, ckpt.RunOptions{
 		Launch:   ckpt.Launch{Name: r.open.Launch, Job: r.open.Job, Restart: r.open.Restart},
-		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.metrics.Saves})
+		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.deps.Saves})
 	if r.err != nil {
 		r.err = errors.Join(r.err, end())
 		return

@@ -1,16 +1,12 @@
 package agent
 
 import (
-	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/metric"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Metrics counts the work of an agent.
 type Metrics struct {
-	// Saves are the metrics of the writing of parts.
-	Saves *ckpt.Metrics
-
 	Sealed    prometheus.Counter
 	Committed prometheus.Counter
 	Failed    *prometheus.CounterVec // by kind
@@ -23,7 +19,6 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := metric.For(reg, "agent")
 	return &Metrics{
-		Saves:     ckpt.NewMetrics(reg),
 		Sealed:    f.Counter("sealed_parts_total", "Parts that trainers sealed: they are at level local."),
 		Committed: f.Counter("committed_parts_total", "Parts whose step is committed."),
 		Failed:    f.Counters("failed_parts_total", "Parts whose step will never be committed, by kind of error.", "kind"),

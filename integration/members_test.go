@@ -173,7 +173,7 @@ func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 	}
 	require.NoError(t, n.Ready(t.Context()))
 	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return len(rows) == 4 && rows["m7"]["role"] == "voter" })
-	refusedTo(t, c, endpoint, []string{"metadata", "add", "m7=127.0.0.1:1"}, "it is a member at "+n.Address+" already")
+	refusedTo(t, c, endpoint, []string{"metadata", "add", "m7=127.0.0.1:1"}, "the server is a member at "+n.Address)
 
 	for range 2 {
 		out, err := adminRun(t, c, endpoint, "metadata", "remove", "m7")
@@ -182,7 +182,7 @@ func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 		require.Contains(t, out, "1 of 3 may be away or lost at once now")
 	}
 	requireRemoved(t, n)
-	refusedTo(t, c, endpoint, add, "an id is good for one directory only")
+	refusedTo(t, c, endpoint, add, "which belongs to its --data directory for ever")
 	refusedTo(t, c, endpoint, []string{"metadata", "remove", "m8"}, "no such server")
 
 	require.NoError(t, c.Node("m4").Kill())
@@ -191,7 +191,7 @@ func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 		return rows["m4"]["alive"] == false && rows["m5"]["alive"] == true && rows["m6"]["alive"] == true
 	})
 	for _, id := range []string{"m5", "m6"} {
-		refusedTo(t, c, endpoint, []string{"metadata", "remove", id}, "of the 2 servers that would be left only 1 answer", "start m4 first")
+		refusedTo(t, c, endpoint, []string{"metadata", "remove", id}, "only 1 of the 2 remaining servers answer", "start m4")
 	}
 	out, err := adminRun(t, c, endpoint, "metadata", "remove", "m4")
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
@@ -47,6 +48,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"mover":       func(r prometheus.Registerer) { mover.NewMetrics(r) },
 	"object":      func(r prometheus.Registerer) { object.NewMetrics(r) },
 	"client":      func(r prometheus.Registerer) { client.NewMetrics(r) },
+	"agent":       func(r prometheus.Registerer) { agent.NewMetrics(r) },
 	"ckpt":        func(r prometheus.Registerer) { ckpt.NewMetrics(r) },
 	"transport":   func(r prometheus.Registerer) { transport.NewMetrics(r) },
 	"fuse":        func(r prometheus.Registerer) { fuse.NewMetrics(r) },

@@ -58,13 +58,13 @@ func TestRetirementOnCommandLines(t *testing.T) {
 
 	// With three hosts a chunk of the third cannot be rebuilt anywhere.
 	n3, _ := device("n3")
-	requireRefused(t, invoke(t, env, "device", "set", n3, "retired", "--accept-loss"), 1, "drain it first")
+	requireRefused(t, invoke(t, env, "device", "set", n3, "retired", "--accept-loss"), 1, "drain it or set it out first")
 	works(t, env, "device", "set", n3, "out")
-	requireRefused(t, invoke(t, env, "device", "set", n3, "retired"), 1, "stripes still have chunks on it", "moraine cluster status", "--accept-loss")
-	requireRefused(t, invoke(t, env, "host", "rm", "n3"), 1, "stripes still have chunks on it", "--accept-loss")
+	requireRefused(t, invoke(t, env, "device", "set", n3, "retired"), 1, "stripes still have chunks on the device", "moraine cluster status", "--accept-loss")
+	requireRefused(t, invoke(t, env, "host", "rm", "n3"), 1, "stripes still have chunks on the device", "--accept-loss")
 	wants("n3", "out")
 	requireRefused(t, invoke(t, env, "device", "set", n3, "in", "--accept-loss"), 2, "--accept-loss works only with retired")
 	works(t, env, "host", "rm", "n3", "--accept-loss")
 	wants("n3", "retired")
-	requireRefused(t, invoke(t, env, "device", "set", n3, "in"), 1, "it is retired")
+	requireRefused(t, invoke(t, env, "device", "set", n3, "in"), 1, "the device is retired for good")
 }

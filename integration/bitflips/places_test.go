@@ -39,6 +39,8 @@ var places = []place{
 	{where: "the tag of an object", flip: "each bit, on its way to the bucket", seen: "the flush fails; the object is not recorded", heals: "it is flushed again, unless the tag says another cluster or file: that object is kept, and the flush refused", pages: "object-keys", test: "mover.TestFlippedBitsOfTheTagAreFound"},
 	// Checkpoints.
 	{where: "the staging memory of a checkpoint after the sum", flip: "before the seal", seen: "the save fails", test: "client/ckpt.TestStagingThatChangedIsNotSealed"},
+	{where: "a slot of an agent", flip: "between the trainer's copy and the write to the cluster", seen: "the part fails (Corrupt); no step has it", pages: "agent", test: "agent.TestASumThatDoesNotFitEndsThePart"},
+	{where: "a slot of an agent", flip: "before a restart reads it", seen: "the bytes come from the cluster", pages: "agent", test: "agent.TestARestartRestoresFromTheMemoryOfTheNode"},
 	{where: "a part of a checkpoint, its header too", flip: "each byte", seen: "ckpt verify names it", pages: "safetensors-part", test: "client/ckpt.TestVerifyFindsEveryFlippedByte"},
 	{where: "the index of a checkpoint", flip: "each byte", seen: "it does not open", pages: "checkpoint-index", test: "client/ckpt.TestIndexFindsEveryFlippedByte"},
 	// The metadata.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
@@ -102,7 +103,7 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 	reg := serve.NewRegistry()
 	poolDeps := transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)}
 	deps := client.Deps{Log: log, Metrics: client.NewMetrics(reg)}
-	a, err := agent.New(o.agent, agent.Deps{Log: log, Metrics: agent.NewMetrics(reg),
+	a, err := agent.New(o.agent, agent.Deps{Log: log, Metrics: agent.NewMetrics(reg), Saves: ckpt.NewMetrics(reg),
 		Connect: func(ctx context.Context) (*client.Client, func() error, error) {
 			// A session needs a pool of its own: its connections carry the session's token.
 			c, err := cli.Connect(ctx, sec, cfg, poolDeps, deps)
