@@ -55,7 +55,7 @@ const (
 	CFlushes
 	CStages
 	CEvictions
-	CDeletions // live DELETE_OBJECT jobs
+	CDeletions   // live DELETE_OBJECT jobs
 	CRebalancing // stripes that a REBALANCE job works on
 	CLossChanges // how often a stripe or file became lost, or readable again
 	CLostSteps   // committed checkpoints that have lost bytes
