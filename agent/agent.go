@@ -90,17 +90,6 @@ type Agent struct {
 	strangers int
 }
 
-// runKey names one rank of one launch of a run, of one user.
-type runKey struct {
-	uid    uint32
-	path   string
-	launch string
-	rank   uint32
-	world  uint32
-	// readOnly is a run that is only read.
-	readOnly bool
-}
-
 // partKey names one rank's part of a step.
 type partKey struct {
 	uid     uint32
@@ -108,21 +97,6 @@ type partKey struct {
 	rank    uint32
 	attempt uint32
 	step    uint64
-}
-
-// run is an open run. refs counts the connections that opened it and the parts that are not in
-// a committed step yet; the last one closes it.
-type run struct {
-	key   runKey
-	open  agentproto.Open
-	ready chan struct{} // closed when the opening has ended
-	err   error         // of the opening
-	run   *ckpt.Run
-	close func() error // ends the session
-	refs  int
-	// keep says that the session must not be ended, but expire: its end would abort a step whose
-	// sealed part the next agent still has to write.
-	keep bool
 }
 
 // New claims the arenas and the socket; nothing is served before Run. It fails with Busy if
@@ -198,10 +172,10 @@ func removeSocket(path string) error {
 	case err != nil:
 		return err
 	case st.Mode().Type() != fs.ModeSocket:
-		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Exists, Err: errors.New("it is no socket: name another path with --socket")}
+		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Exists, Err: errors.New("it is not a socket: name another path with --socket")}
 	}
 	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close() // nothing was said
+		_ = c.Close() // it was only a probe
 		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Busy, Err: errors.New("another agent serves this socket: a node has one agent")}
 	}
 	return os.Remove(path)
@@ -291,117 +265,4 @@ func (a *Agent) notify() {
 	a.metrics.Memory.Set(float64(a.pool.inUse()))
 	close(a.changed)
 	a.changed = make(chan struct{})
-}
-
-// acquire opens a run, or joins the opening of another connection. Each acquire needs a release.
-func (a *Agent) acquire(ctx context.Context, key runKey, open agentproto.Open) (*run, error) {
-	a.mu.Lock()
-	r := a.runs[key]
-	if r == nil {
-		r = &run{key: key, open: open, ready: make(chan struct{})}
-		a.runs[key] = r
-		a.running.Go(func() { a.openRun(r) })
-	}
-	r.refs++
-	a.mu.Unlock()
-	select {
-	case <-r.ready:
-	case <-ctx.Done():
-		a.release(r)
-		return nil, ctx.Err()
-	}
-	if r.err != nil {
-		a.release(r)
-		return nil, r.err
-	}
-	return r, nil
-}
-
-func (a *Agent) openRun(r *run) {
-	defer close(r.ready)
-	a.awaitEarlier(r)
-	c, end, err := a.deps.Connect(a.work)
-	if err != nil {
-		r.err = err
-		return
-	}
-	r.run, r.err = ckpt.OpenRun(a.work, c, r.open.Run, ckpt.RunOptions{
-		Launch:   ckpt.Launch{Name: r.open.Launch, Job: r.open.Job, Restart: r.open.Restart},
-		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.deps.Saves})
-	if r.err != nil {
-		r.err = errors.Join(r.err, end())
-		return
-	}
-	r.close = end
-}
-
-// handover bounds how long the opening of a run waits for the parts of an earlier launch.
-const handover = 15 * time.Second
-
-// awaitEarlier waits until the sealed parts that an earlier launch of the run has left on this node
-// are in committed steps, or never will be: the new launch fences the attempt, and would then
-// not find its last step.
-func (a *Agent) awaitEarlier(r *run) {
-	if r.open.ReadOnly {
-		return
-	}
-	ctx, cancel := context.WithTimeout(a.work, handover)
-	defer cancel()
-	a.pushed(ctx, func(p *part) bool {
-		return p.key.uid == r.key.uid && p.key.path == r.key.path && p.run.key.launch != r.key.launch
-	})
-	for {
-		a.mu.Lock()
-		open, changed := false, a.changed
-		for key := range a.closing {
-			open = open || key.uid == r.key.uid && key.path == r.key.path && key.launch != r.key.launch
-		}
-		a.mu.Unlock()
-		if !open {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// release ends one use of a run. The last one closes it, so that the attempt has no session of
-// this node any more and another launch may follow.
-func (a *Agent) release(r *run) {
-	a.mu.Lock()
-	r.refs--
-	last, keep := r.refs == 0, r.keep
-	if last && a.runs[r.key] == r {
-		delete(a.runs, r.key)
-		a.closing[r.key]++
-		defer a.closed(r.key)
-	}
-	a.mu.Unlock()
-	if !last {
-		return
-	}
-	<-r.ready
-	if r.run == nil {
-		return
-	}
-	err := r.run.Close(a.work)
-	if !keep {
-		err = errors.Join(err, r.close())
-	}
-	if err != nil {
-		a.log.Warn("run not closed", "run", r.open.Run, "rank", r.open.Rank, "err", err)
-	}
-}
-
-// closed counts a run that is closed.
-func (a *Agent) closed(key runKey) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closing[key]--; a.closing[key] == 0 {
-		delete(a.closing, key)
-	}
-	a.notify()
 }

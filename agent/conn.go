@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -27,11 +28,11 @@ const (
 
 // conn is one connection of a trainer. One goroutine uses it.
 type conn struct {
-	a      *Agent
-	c      *agentproto.Conn
-	uid    uint32
-	greets bool // Hello came
-	run    *run // nil before Open
+	a       *Agent
+	c       *agentproto.Conn
+	uid     uint32
+	greeted bool // the trainer has sent Hello
+	run     *run // nil before Open
 	// filling is the part between Begin and Seal, sealTimeoutMillis its Begin's.
 	filling           *part
 	sealTimeoutMillis int64
@@ -47,15 +48,12 @@ func (a *Agent) accept() {
 		}
 		if err != nil { // of descriptors, for example
 			a.log.Warn("connection not accepted", "err", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-a.work.Done():
-			}
+			a.pause(100 * time.Millisecond)
 			continue
 		}
 		uid, err := peerUser(c)
 		if err != nil || !a.admitConn(c, uid) {
-			_ = c.Close() // nothing was said
+			_ = c.Close() // no request was received
 			continue
 		}
 		a.running.Go(func() { a.serve(c, uid) })
@@ -98,7 +96,7 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 	for {
 		var req agentproto.Request
 		most := uint32(agentproto.MaxFrame)
-		if !c.greets {
+		if !c.greeted {
 			most = maxHello
 		}
 		files, err := c.c.ReceiveAtMost(&req, most)
@@ -128,7 +126,7 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 // untilHangup returns a context that ends when the trainer dies while it waits for a reply. stop
 // ends the watch, and must be called before the connection is read again.
 func (c *conn) untilHangup(ctx context.Context) (_ context.Context, stop func()) {
-	if !c.greets {
+	if !c.greeted {
 		return ctx, func() {} // hello does not wait, and has a deadline of its own
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -174,7 +172,7 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 	switch {
 	case req.Hello != nil:
 		reply.Hello, err = c.hello(req.Hello)
-	case !c.greets:
+	case !c.greeted:
 		err = c.invalid("the first request of a connection is hello")
 	case req.Open != nil:
 		reply.Open, err = c.open(ctx, req.Open)
@@ -234,21 +232,13 @@ func (c *conn) hello(req *agentproto.Hello) (*agentproto.HelloReply, error) {
 		return nil, &moraine.Error{Op: "agent", Kind: moraine.PermissionDenied, Err: fmt.Errorf(
 			"user %d may not use this agent: start it as this user, or with --allow-user %d", c.uid, c.uid)}
 	}
-	c.greets = true
+	c.greeted = true
 	return &agentproto.HelloReply{Version: agentproto.Version, Memory: c.a.cfg.Memory, Used: c.a.pool.inUse()}, nil
 }
 
 // mayUse reports whether a user may use the agent. All users act with the agent's certificate.
 func (a *Agent) mayUse(uid uint32) bool {
-	if uid == 0 || uid == uint32(os.Geteuid()) {
-		return true
-	}
-	for _, u := range a.cfg.Users {
-		if u == uid {
-			return true
-		}
-	}
-	return false
+	return uid == 0 || uid == uint32(os.Geteuid()) || slices.Contains(a.cfg.Users, uid)
 }
 
 func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.OpenReply, error) {

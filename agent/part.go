@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -364,83 +361,4 @@ func closeOnce(c chan struct{}) {
 	default:
 		close(c)
 	}
-}
-
-// list describes the parts that want selects, by run, step and rank, but not the good ones that a
-// newer one has replaced. The caller holds the mutex.
-func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
-	for _, p := range a.parts {
-		if !want(p) || p.state == agentproto.Committed && p.slot == nil {
-			continue
-		}
-		d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
-			Bytes: p.bytes, State: p.state}
-		if p.err != nil {
-			d.Error = p.err.Error()
-		}
-		out = append(out, d)
-	}
-	slices.SortFunc(out, func(x, y agentproto.Part) int {
-		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(x.Attempt, y.Attempt), cmp.Compare(x.Step, y.Step), cmp.Compare(x.Rank, y.Rank))
-	})
-	return out
-}
-
-// read returns a sealed part, and its slot opened for reading. The slot is then never written to
-// again: somebody may have it mapped after the part has given it back.
-func (a *Agent) read(uid uint32, req *agentproto.Read) (*agentproto.ReadReply, *os.File, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
-	if p == nil || p.slot == nil || p.manifest == nil {
-		return nil, nil, &moraine.Error{Op: "agent.Read", Ref: fmt.Sprintf("%s step %d rank %d", req.Run, req.Step, req.Rank),
-			Kind: moraine.NotFound, Err: errors.New("the node does not have this part in memory")}
-	}
-	f, err := os.Open(p.slot.file.Name())
-	if err != nil {
-		return nil, nil, err
-	}
-	p.slot.shared = true
-	return &agentproto.ReadReply{Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}, f, nil
-}
-
-// wait waits until a part has reached a level. See agentproto.Wait.
-func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*agentproto.WaitReply, error) {
-	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
-	a.mu.Lock()
-	p := a.parts[key]
-	a.mu.Unlock()
-	if p == nil {
-		return nil, &moraine.Error{Op: "agent.Wait", Ref: fmt.Sprintf("%s step %d", req.Run, req.Step), Kind: moraine.NotFound,
-			Err: errors.New("the node has no such part: it was never sealed here, or has long ended")}
-	}
-	var until chan struct{}
-	switch req.Level {
-	case agentproto.Local:
-	case "part":
-		until = p.written
-	case moraine.Memory.String(), moraine.NVMe.String():
-		until = p.ended
-	default:
-		return nil, &moraine.Error{Op: "agent.Wait", Kind: moraine.Unimplemented,
-			Err: fmt.Errorf("level %q: wait for local, part, memory or nvme", req.Level)}
-	}
-	if until != nil {
-		select {
-		case <-until:
-		case <-ctx.Done():
-			return nil, &moraine.Error{Op: "agent.Wait", Ref: p.ref(), Kind: moraine.Timeout, Err: ctx.Err()}
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch p.state {
-	case agentproto.Failed:
-		return nil, p.err
-	case agentproto.Filling:
-		return nil, &moraine.Error{Op: "agent.Wait", Ref: p.ref(), Kind: moraine.InvalidArgument, Err: errors.New("the part is not sealed yet")}
-	case agentproto.Committed:
-		return &agentproto.WaitReply{Level: p.info.Level.String(), Path: p.info.Path, Bytes: p.info.Bytes}, nil
-	}
-	return &agentproto.WaitReply{Level: agentproto.Local}, nil
 }

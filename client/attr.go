@@ -15,7 +15,7 @@ type Attr struct{ w *wire.Attr }
 // FileType is the type of an inode.
 type FileType uint8
 
-// The types of inodes. TypeUnknown is that of an inode that does not exist any more.
+// The types of inodes. TypeUnknown is that of an inode that no longer exists.
 const (
 	TypeUnknown FileType = iota
 	TypeRegular

@@ -244,7 +244,7 @@ func TestTheSessionThatChangesGetsItInTheAnswer(t *testing.T) {
 
 		resp, err = c.do(h.peer, req) // the answer was lost
 		require.NoError(t, err)
-		require.False(t, resp.GetLease().Complete, "what the first attempt changed is not known any more")
+		require.False(t, resp.GetLease().Complete, "what the first attempt changed is no longer known")
 
 		// Under another registration it is a holder like any other: the request may be from before.
 		h.begin(0)

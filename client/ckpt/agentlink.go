@@ -146,7 +146,7 @@ func unmap(mem []byte) {
 	}
 }
 
-// close ends the connection and unmaps the slots, which nobody may use any more.
+// close ends the connection and unmaps the slots, which nobody may use afterwards.
 func (l *agentLink) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,10 +161,10 @@ func (l *agentLink) close() {
 }
 
 // waitPart waits until the agent has written a sealed part to the cluster, on a connection of its
-// own. It survives restarts of the agent. A part that the agent does not know any more was
-// written: the step says how it ended.
+// own. It survives restarts of the agent. A part that the agent no longer knows was written:
+// the step says how it ended.
 func (l *agentLink) waitPart(ctx context.Context, step uint64) error {
-	req := &agentproto.Request{Wait: &agentproto.Wait{Run: l.open.Run, Rank: l.open.Rank, Attempt: l.attempt, Step: step, Level: "part"}}
+	req := &agentproto.Request{Wait: &agentproto.Wait{Run: l.open.Run, Rank: l.open.Rank, Attempt: l.attempt, Step: step, Level: agentproto.Written}}
 	for {
 		_, err := agentproto.Ask(ctx, l.socket, req)
 		switch {

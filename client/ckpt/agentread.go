@@ -91,7 +91,7 @@ func (l *agentLink) nodeParts(ctx context.Context, path string, info StepInfo, w
 	return parts
 }
 
-// readPart maps one part; nil if the agent does not have it any more.
+// readPart maps one part; nil if the agent no longer has it.
 func (l *agentLink) readPart(ctx context.Context, path string, info StepInfo, rank uint32) *nodePart {
 	conn, err := agentproto.Dial(ctx, l.socket)
 	if err != nil {

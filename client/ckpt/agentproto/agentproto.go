@@ -223,6 +223,9 @@ type Part struct {
 	Error string `json:"error,omitempty"`
 }
 
+// Written is the level of Wait at which the part is in the cluster, and its step perhaps open.
+const Written = "part"
+
 // States of a part.
 const (
 	Filling   = "filling"   // the trainer copies
