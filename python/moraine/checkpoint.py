@@ -244,7 +244,7 @@ class Checkpoint:
     def _conn(self) -> _agent.Connection:
         """Return the run's connection, on which this step must be the open one."""
         if self._run._opened is not self:
-            raise errors.InvalidArgument(f"step {self.step} is not open any more: its run has opened another, or was closed")
+            raise errors.InvalidArgument(f"step {self.step} is no longer open: its run has opened another, or was closed")
         return self._run._conn
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -147,7 +147,7 @@ func (c *Conn) Receive(msg any) (files []*os.File, err error) {
 	return c.ReceiveAtMost(msg, MaxFrame)
 }
 
-// ReceiveAtMost is Receive of a frame of at most size bytes: a longer one is an error.
+// ReceiveAtMost is Receive of a frame of at most the given bytes: a longer one is an error.
 func (c *Conn) ReceiveAtMost(msg any, most uint32) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
