@@ -154,10 +154,11 @@ func (l *leader) listJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 	return l.read(ctx, c)
 }
 
-// getStep answers a checkpoint's state. If requested it waits until the checkpoint is committed or
-// has failed.
+// getStep answers a checkpoint's state. If requested it waits until the checkpoint is committed at a
+// level or has failed.
 func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	until := l.WaitUntil(ctx, c.Req.GetGetStep().GetWaitMillis())
+	asked := c.Req.GetGetStep()
+	until := l.WaitUntil(ctx, asked.GetWaitMillis())
 	for {
 		fired := l.steps.Wait()
 		resp, err := l.read(ctx, c)
@@ -165,7 +166,7 @@ func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse,
 			return resp, err
 		}
 		left := until.Sub(l.Clock.Now())
-		if left <= 0 || ended(resp.GetStep().GetStep()) {
+		if left <= 0 || ended(resp.GetStep().GetStep(), asked.GetLevel()) {
 			return resp, nil
 		}
 		if err := l.Await(ctx, fired, left); err != nil {
@@ -174,11 +175,13 @@ func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse,
 	}
 }
 
-// ended reports whether a checkpoint reached a final state.
-func ended(s *wire.Step) bool {
+// ended reports whether a checkpoint reached a final state, and if that is committed, a level.
+func ended(s *wire.Step, level uint32) bool {
 	switch s.GetState() {
 	case wire.StepState_STEP_STATE_OPEN, wire.StepState_STEP_STATE_SEALED:
 		return false
+	case wire.StepState_STEP_STATE_COMMITTED:
+		return s.GetLevel() >= level
 	default:
 		return true
 	}

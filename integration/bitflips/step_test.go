@@ -59,7 +59,7 @@ func stepRots(t *testing.T, servers int) {
 			return steps[1].State
 		}
 		w.until("the step is lost", func() bool { return state() == ckpt.StepLost })
-		for _, link := range []string{"latest", "latest-nvme"} {
+		for _, link := range []string{"latest", "latest-memory", "latest-nvme"} {
 			to, err := w.admin.Stat(w.ctx, path.Join("/r", link))
 			require.NoError(t, err)
 			want, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-1")

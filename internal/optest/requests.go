@@ -88,6 +88,7 @@ var Requests = map[string]Request{
 	"list_steps":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"resolve_step":      {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}, Sealed: "it reads, or fixes the parent of an attempt", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"remove_step":       {Stranger: Stranger{Own: "immutable", Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "checkpoints themselves", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
+	"mark_step":         {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "what is said of a checkpoint, not what is in it", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"lease_step":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}, Sealed: "it prevents a removal", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"release_step":      {Stranger: Stranger{Own: ok, Confined: ok, Node: denied}, Sealed: "it permits a removal again", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"list_parts":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: notFound}},

@@ -117,7 +117,7 @@ func (s *ckptScript) wholeOrNothing(saved bool) {
 		return
 	}
 	for _, name := range []string{"part-0", "part-1", "index"} {
-		for _, dir := range []string{"latest", "latest-nvme", "step-10", "attempt-1/step-10"} {
+		for _, dir := range []string{"latest", "latest-memory", "latest-nvme", "step-10", "attempt-1/step-10"} {
 			if w := c.walk("/r/" + dir + "/" + name); w.GetError() != nil || !w.GetWalk().GetFound() {
 				s.t.Errorf("%s/%s is not there: %s", dir, name, outcome(w))
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
@@ -49,6 +50,8 @@ type ckptScript struct {
 	job      *wire.Job
 	last     *wire.MetaRequest // of the line before, for `again`
 	lastBy   *client
+	// chunks makes the stripe of each file; nil: it is at nvme on three devices.
+	chunks func(id, size uint64) *wire.Stripe
 }
 
 func (s *ckptScript) session(name string) *client {
@@ -130,6 +133,16 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		return &wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{Key: s.key(w), Reason: w["reason"]}}}
 	case "rm":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: s.key(w), Force: w["force"] != ""}}}
+	case "mark":
+		marks := map[string]wire.StepMark{"": 0, "none": 1, "healthy": 2, "quarantined": 3}
+		op := &wire.MarkStep{Key: s.key(w), Mark: marks[w["as"]], AddTags: strings.FieldsFunc(w["tag"], comma), RemoveTags: strings.FieldsFunc(w["untag"], comma)}
+		if note, ok := w["note"]; ok {
+			op.Note = &note
+		}
+		if pin, ok := w["pin"]; ok {
+			op.Pinned = proto.Bool(pin == "yes")
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_MarkStep{MarkStep: op}}
 	case "hold":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: s.key(w)}}}
 	case "done":
@@ -138,7 +151,7 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		dir, name, _ := strings.Cut(arg, ":")
 		return &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: c.walk("/r/" + dir).GetWalk().GetAttr().GetInode(), Name: name, Directory: verb == "rmdir"}}}
 	case "fix":
-		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Fix: true, Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != ""}
+		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Fix: true, Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != "", Tag: w["tag"], Healthy: w["healthy"] != ""}
 		return &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}
 	case "close":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}
@@ -160,8 +173,12 @@ func (s *ckptScript) file(c *client, name string, size uint64) *wire.PartFile {
 	}
 	attr := s.ok(resp).GetEntry().GetAttr()
 	id := c.grant(0, 1)
+	of := stripe(id, size, 1, 2, 3)
+	if s.chunks != nil {
+		of = s.chunks(id, size)
+	}
 	s.ok(c.commit(&wire.Commit{Inode: attr.Inode, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: uint32(moraine.NVMe),
-		Stripes: []*wire.Stripe{stripe(id, size, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, size, id, 0)}}))
+		Stripes: []*wire.Stripe{of}, Extents: []*wire.Extent{extent(0, size, id, 0)}}))
 	return &wire.PartFile{Inode: attr.Inode, Name: name, Size: size, Crc: 7}
 }
 
@@ -181,7 +198,7 @@ func (s *ckptScript) query(c *client, verb string, w map[string]string) string {
 		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Before: s.key(w)}
 		return s.show(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}))
 	case "resolve":
-		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != ""}
+		op := &wire.ResolveStep{Run: s.run1, Attempt: uint32(num(w["attempt"])), Level: uint32(num(w["level"])), Step: num(w["exact"]), Exact: w["exact"] != "", Tag: w["tag"], Healthy: w["healthy"] != ""}
 		return s.show(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: op}}))
 	case "steps":
 		resp := c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: &wire.ListSteps{Run: s.run1, All: w["all"] != "", Limit: uint32(num(w["limit"])),
@@ -215,6 +232,8 @@ func (s *ckptScript) query(c *client, verb string, w map[string]string) string {
 	return "unknown verb " + verb
 }
 
+func comma(r rune) bool { return r == ',' }
+
 func stepState(st *wire.Step) string {
 	return strings.ToLower(strings.TrimPrefix(st.State.String(), "STEP_STATE_"))
 }
@@ -246,6 +265,9 @@ func (s *ckptScript) show(resp *wire.MetaResponse) string {
 		}
 		if st.Path != "" {
 			out += fmt.Sprintf(" %s %s %d bytes protects %d", st.Path, moraine.Level(st.Level), st.Bytes, st.Protects)
+		}
+		if st.Mark != 0 || st.Pinned || len(st.Tags) > 0 {
+			out += fmt.Sprintf(" %s %q pinned %t tags %v", strings.ToLower(strings.TrimPrefix(st.Mark.String(), "STEP_MARK_")), st.Note, st.Pinned, st.Tags)
 		}
 		return out
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/movers"
@@ -117,7 +118,10 @@ func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaRes
 		err = layout.DropAbandoned(t)
 	}
 	if err == nil {
-		err = names.CheckSeals(t)
+		var moved []names.LevelChange
+		if moved, err = names.CheckSeals(t); err == nil {
+			err = ckpt.FollowLevels(t, moved)
+		}
 	}
 	if err == nil {
 		err = usage.ApplyUsage(t)

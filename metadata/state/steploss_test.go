@@ -200,7 +200,7 @@ func (l *losses) states() (listed map[string]string, latest string) {
 			l.t.Errorf("%s: says of its loss %v (%s)", s.Path, s.Loss, s.Reason)
 		}
 	}
-	for _, name := range []string{"latest", "latest-nvme"} {
+	for _, name := range []string{"latest", "latest-memory", "latest-nvme"} {
 		to := c.walk("/r/" + name)
 		entry := c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: l.run1}}})).GetReadDir().GetEntries()
 		target := ""

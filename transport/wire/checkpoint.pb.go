@@ -82,6 +82,59 @@ func (StepState) EnumDescriptor() ([]byte, []int) {
 	return file_checkpoint_proto_rawDescGZIP(), []int{0}
 }
 
+// StepMark is what a person or a program says of a committed step.
+type StepMark int32
+
+const (
+	StepMark_STEP_MARK_UNSPECIFIED StepMark = 0 // nothing was said
+	StepMark_STEP_MARK_NONE        StepMark = 1 // in a request: remove the mark
+	StepMark_STEP_MARK_HEALTHY     StepMark = 2
+	StepMark_STEP_MARK_QUARANTINED StepMark = 3 // neither the links nor ResolveStep name it
+)
+
+// Enum value maps for StepMark.
+var (
+	StepMark_name = map[int32]string{
+		0: "STEP_MARK_UNSPECIFIED",
+		1: "STEP_MARK_NONE",
+		2: "STEP_MARK_HEALTHY",
+		3: "STEP_MARK_QUARANTINED",
+	}
+	StepMark_value = map[string]int32{
+		"STEP_MARK_UNSPECIFIED": 0,
+		"STEP_MARK_NONE":        1,
+		"STEP_MARK_HEALTHY":     2,
+		"STEP_MARK_QUARANTINED": 3,
+	}
+)
+
+func (x StepMark) Enum() *StepMark {
+	p := new(StepMark)
+	*p = x
+	return p
+}
+
+func (x StepMark) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StepMark) Descriptor() protoreflect.EnumDescriptor {
+	return file_checkpoint_proto_enumTypes[1].Descriptor()
+}
+
+func (StepMark) Type() protoreflect.EnumType {
+	return &file_checkpoint_proto_enumTypes[1]
+}
+
+func (x StepMark) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StepMark.Descriptor instead.
+func (StepMark) EnumDescriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{1}
+}
+
 type StepKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           uint64                 `protobuf:"fixed64,1,opt,name=run,proto3" json:"run,omitempty"` // inode of the run's directory
@@ -385,6 +438,7 @@ type BeginStep struct {
 	Rank              uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
 	World             uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`                                                    // number of ranks; all must give the same
 	SealTimeoutMillis uint64                 `protobuf:"varint,4,opt,name=seal_timeout_millis,json=sealTimeoutMillis,proto3" json:"seal_timeout_millis,omitempty"` // without a seal for this long in cluster time, the step is aborted
+	Bytes             uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                    // that the rank will write at most: they must fit the quota and the devices; 0: unknown
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -447,6 +501,13 @@ func (x *BeginStep) GetSealTimeoutMillis() uint64 {
 	return 0
 }
 
+func (x *BeginStep) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Step struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Key         *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -457,7 +518,7 @@ type Step struct {
 	Missing     []uint32               `protobuf:"varint,6,rep,packed,name=missing,proto3" json:"missing,omitempty"` // ranks that have not sealed (1,000 at most)
 	Reason      string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`           // reason of an abort
 	Bytes       uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Level       uint32                 `protobuf:"varint,9,opt,name=level,proto3" json:"level,omitempty"`                                 // of a committed step
+	Level       uint32                 `protobuf:"varint,9,opt,name=level,proto3" json:"level,omitempty"`                                 // that all files of a committed step have reached
 	CommittedAt int64                  `protobuf:"varint,10,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"` // wall clock, nanoseconds
 	Path        string                 `protobuf:"bytes,11,opt,name=path,proto3" json:"path,omitempty"`                                   // of a committed step, below the run's directory
 	Degraded    uint64                 `protobuf:"varint,12,opt,name=degraded,proto3" json:"degraded,omitempty"`                          // stripes below full protection at the commit
@@ -465,8 +526,16 @@ type Step struct {
 	Job         uint64                 `protobuf:"fixed64,14,opt,name=job,proto3" json:"job,omitempty"`                                   // the job that checks and commits it
 	// digest covers all parts: the SHA-256 of the SHA-256s of the digests of each 1,024
 	// consecutive ranks.
-	Digest        []byte    `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
-	Loss          *StepLoss `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and the start of its lost bytes
+	Digest        []byte       `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
+	Loss          *StepLoss    `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and the start of its lost bytes
+	Mark          StepMark     `protobuf:"varint,720,opt,name=mark,proto3,enum=moraine.wire.StepMark" json:"mark,omitempty"`
+	Note          string       `protobuf:"bytes,721,opt,name=note,proto3" json:"note,omitempty"` // of the mark
+	Tags          []string     `protobuf:"bytes,722,rep,name=tags,proto3" json:"tags,omitempty"`
+	Pinned        bool         `protobuf:"varint,723,opt,name=pinned,proto3" json:"pinned,omitempty"`                        // no retention removes it
+	Reached       []*LevelTime `protobuf:"bytes,724,rep,name=reached,proto3" json:"reached,omitempty"`                       // when a committed step first had each level
+	Files         uint64       `protobuf:"varint,725,opt,name=files,proto3" json:"files,omitempty"`                          // of the parts and the index
+	BelowNvme     uint64       `protobuf:"varint,726,opt,name=below_nvme,json=belowNvme,proto3" json:"below_nvme,omitempty"` // of these files
+	BelowObject   uint64       `protobuf:"varint,727,opt,name=below_object,json=belowObject,proto3" json:"below_object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,6 +682,200 @@ func (x *Step) GetLoss() *StepLoss {
 	return nil
 }
 
+func (x *Step) GetMark() StepMark {
+	if x != nil {
+		return x.Mark
+	}
+	return StepMark_STEP_MARK_UNSPECIFIED
+}
+
+func (x *Step) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Step) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Step) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *Step) GetReached() []*LevelTime {
+	if x != nil {
+		return x.Reached
+	}
+	return nil
+}
+
+func (x *Step) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *Step) GetBelowNvme() uint64 {
+	if x != nil {
+		return x.BelowNvme
+	}
+	return 0
+}
+
+func (x *Step) GetBelowObject() uint64 {
+	if x != nil {
+		return x.BelowObject
+	}
+	return 0
+}
+
+// LevelTime is when a step first had a level.
+type LevelTime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         uint32                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"` // wall clock, nanoseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LevelTime) Reset() {
+	*x = LevelTime{}
+	mi := &file_checkpoint_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LevelTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LevelTime) ProtoMessage() {}
+
+func (x *LevelTime) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LevelTime.ProtoReflect.Descriptor instead.
+func (*LevelTime) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LevelTime) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *LevelTime) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+// MarkStep changes what is said of a committed step. An absent field stays as it is.
+type MarkStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Mark          StepMark               `protobuf:"varint,2,opt,name=mark,proto3,enum=moraine.wire.StepMark" json:"mark,omitempty"`
+	Note          *string                `protobuf:"bytes,3,opt,name=note,proto3,oneof" json:"note,omitempty"`
+	AddTags       []string               `protobuf:"bytes,4,rep,name=add_tags,json=addTags,proto3" json:"add_tags,omitempty"`
+	RemoveTags    []string               `protobuf:"bytes,5,rep,name=remove_tags,json=removeTags,proto3" json:"remove_tags,omitempty"`
+	Pinned        *bool                  `protobuf:"varint,6,opt,name=pinned,proto3,oneof" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarkStep) Reset() {
+	*x = MarkStep{}
+	mi := &file_checkpoint_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarkStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarkStep) ProtoMessage() {}
+
+func (x *MarkStep) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarkStep.ProtoReflect.Descriptor instead.
+func (*MarkStep) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *MarkStep) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *MarkStep) GetMark() StepMark {
+	if x != nil {
+		return x.Mark
+	}
+	return StepMark_STEP_MARK_UNSPECIFIED
+}
+
+func (x *MarkStep) GetNote() string {
+	if x != nil && x.Note != nil {
+		return *x.Note
+	}
+	return ""
+}
+
+func (x *MarkStep) GetAddTags() []string {
+	if x != nil {
+		return x.AddTags
+	}
+	return nil
+}
+
+func (x *MarkStep) GetRemoveTags() []string {
+	if x != nil {
+		return x.RemoveTags
+	}
+	return nil
+}
+
+func (x *MarkStep) GetPinned() bool {
+	if x != nil && x.Pinned != nil {
+		return *x.Pinned
+	}
+	return false
+}
+
 // StepLoss is the first lost place found in a lost step.
 type StepLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -625,7 +888,7 @@ type StepLoss struct {
 
 func (x *StepLoss) Reset() {
 	*x = StepLoss{}
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +900,7 @@ func (x *StepLoss) String() string {
 func (*StepLoss) ProtoMessage() {}
 
 func (x *StepLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +913,7 @@ func (x *StepLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepLoss.ProtoReflect.Descriptor instead.
 func (*StepLoss) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+	return file_checkpoint_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StepLoss) GetInode() uint64 {
@@ -683,7 +946,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +958,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +971,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{7}
+	return file_checkpoint_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StepReply) GetStep() *Step {
@@ -734,7 +997,7 @@ type SealPart struct {
 
 func (x *SealPart) Reset() {
 	*x = SealPart{}
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +1009,7 @@ func (x *SealPart) String() string {
 func (*SealPart) ProtoMessage() {}
 
 func (x *SealPart) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +1022,7 @@ func (x *SealPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealPart.ProtoReflect.Descriptor instead.
 func (*SealPart) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{8}
+	return file_checkpoint_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SealPart) GetKey() *StepKey {
@@ -816,7 +1079,7 @@ type PartFile struct {
 
 func (x *PartFile) Reset() {
 	*x = PartFile{}
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +1091,7 @@ func (x *PartFile) String() string {
 func (*PartFile) ProtoMessage() {}
 
 func (x *PartFile) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +1104,7 @@ func (x *PartFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartFile.ProtoReflect.Descriptor instead.
 func (*PartFile) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{9}
+	return file_checkpoint_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PartFile) GetInode() uint64 {
@@ -883,7 +1146,7 @@ type ListParts struct {
 
 func (x *ListParts) Reset() {
 	*x = ListParts{}
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1158,7 @@ func (x *ListParts) String() string {
 func (*ListParts) ProtoMessage() {}
 
 func (x *ListParts) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1171,7 @@ func (x *ListParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListParts.ProtoReflect.Descriptor instead.
 func (*ListParts) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{10}
+	return file_checkpoint_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListParts) GetKey() *StepKey {
@@ -943,7 +1206,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1218,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1231,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{11}
+	return file_checkpoint_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Part) GetRank() uint32 {
@@ -1002,7 +1265,7 @@ type PartsReply struct {
 
 func (x *PartsReply) Reset() {
 	*x = PartsReply{}
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1277,7 @@ func (x *PartsReply) String() string {
 func (*PartsReply) ProtoMessage() {}
 
 func (x *PartsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1290,7 @@ func (x *PartsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartsReply.ProtoReflect.Descriptor instead.
 func (*PartsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{12}
+	return file_checkpoint_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PartsReply) GetParts() []*Part {
@@ -1048,13 +1311,14 @@ type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                  // attempt 0: the current attempt
 	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this time
+	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`                             // with wait_millis: a committed step is also awaited at this level
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1330,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1343,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{13}
+	return file_checkpoint_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetStep) GetKey() *StepKey {
@@ -1092,6 +1356,13 @@ func (x *GetStep) GetKey() *StepKey {
 func (x *GetStep) GetWaitMillis() uint64 {
 	if x != nil {
 		return x.WaitMillis
+	}
+	return 0
+}
+
+func (x *GetStep) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
 	}
 	return 0
 }
@@ -1111,7 +1382,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1394,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1407,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{14}
+	return file_checkpoint_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CommitStep) GetKey() *StepKey {
@@ -1184,7 +1455,7 @@ type AbortStep struct {
 
 func (x *AbortStep) Reset() {
 	*x = AbortStep{}
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1467,7 @@ func (x *AbortStep) String() string {
 func (*AbortStep) ProtoMessage() {}
 
 func (x *AbortStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1480,7 @@ func (x *AbortStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortStep.ProtoReflect.Descriptor instead.
 func (*AbortStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{15}
+	return file_checkpoint_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AbortStep) GetKey() *StepKey {
@@ -1237,7 +1508,7 @@ type ListRuns struct {
 
 func (x *ListRuns) Reset() {
 	*x = ListRuns{}
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1520,7 @@ func (x *ListRuns) String() string {
 func (*ListRuns) ProtoMessage() {}
 
 func (x *ListRuns) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1533,7 @@ func (x *ListRuns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRuns.ProtoReflect.Descriptor instead.
 func (*ListRuns) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{16}
+	return file_checkpoint_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRuns) GetParent() uint64 {
@@ -1296,7 +1567,7 @@ type RunsReply struct {
 
 func (x *RunsReply) Reset() {
 	*x = RunsReply{}
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1579,7 @@ func (x *RunsReply) String() string {
 func (*RunsReply) ProtoMessage() {}
 
 func (x *RunsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1592,7 @@ func (x *RunsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunsReply.ProtoReflect.Descriptor instead.
 func (*RunsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{17}
+	return file_checkpoint_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RunsReply) GetRuns() []*Run {
@@ -1351,7 +1622,7 @@ type ListSteps struct {
 
 func (x *ListSteps) Reset() {
 	*x = ListSteps{}
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1634,7 @@ func (x *ListSteps) String() string {
 func (*ListSteps) ProtoMessage() {}
 
 func (x *ListSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1647,7 @@ func (x *ListSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSteps.ProtoReflect.Descriptor instead.
 func (*ListSteps) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{18}
+	return file_checkpoint_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSteps) GetRun() uint64 {
@@ -1424,7 +1695,7 @@ type StepsReply struct {
 
 func (x *StepsReply) Reset() {
 	*x = StepsReply{}
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1707,7 @@ func (x *StepsReply) String() string {
 func (*StepsReply) ProtoMessage() {}
 
 func (x *StepsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1720,7 @@ func (x *StepsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepsReply.ProtoReflect.Descriptor instead.
 func (*StepsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{19}
+	return file_checkpoint_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StepsReply) GetSteps() []*Step {
@@ -1476,14 +1747,16 @@ type ResolveStep struct {
 	Fix           bool                   `protobuf:"varint,4,opt,name=fix,proto3" json:"fix,omitempty"`
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"` // a given step of the branch; with exact
 	Exact         bool                   `protobuf:"varint,6,opt,name=exact,proto3" json:"exact,omitempty"`
-	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"` // a step of the branch: only earlier ones count; not with fix or exact
+	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"`    // a step of the branch: only earlier ones count; not with fix or exact
+	Tag           string                 `protobuf:"bytes,720,opt,name=tag,proto3" json:"tag,omitempty"`          // only steps with this tag
+	Healthy       bool                   `protobuf:"varint,721,opt,name=healthy,proto3" json:"healthy,omitempty"` // only steps that are marked healthy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResolveStep) Reset() {
 	*x = ResolveStep{}
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1768,7 @@ func (x *ResolveStep) String() string {
 func (*ResolveStep) ProtoMessage() {}
 
 func (x *ResolveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1781,7 @@ func (x *ResolveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveStep.ProtoReflect.Descriptor instead.
 func (*ResolveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{20}
+	return file_checkpoint_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResolveStep) GetRun() uint64 {
@@ -1560,6 +1833,20 @@ func (x *ResolveStep) GetBefore() *StepKey {
 	return nil
 }
 
+func (x *ResolveStep) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ResolveStep) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
 // RemoveStep removes a whole committed checkpoint. It is refused as Busy while a
 // session holds a read lease on it.
 type RemoveStep struct {
@@ -1572,7 +1859,7 @@ type RemoveStep struct {
 
 func (x *RemoveStep) Reset() {
 	*x = RemoveStep{}
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1871,7 @@ func (x *RemoveStep) String() string {
 func (*RemoveStep) ProtoMessage() {}
 
 func (x *RemoveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1884,7 @@ func (x *RemoveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveStep.ProtoReflect.Descriptor instead.
 func (*RemoveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{21}
+	return file_checkpoint_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveStep) GetKey() *StepKey {
@@ -1625,7 +1912,7 @@ type LeaseStep struct {
 
 func (x *LeaseStep) Reset() {
 	*x = LeaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1924,7 @@ func (x *LeaseStep) String() string {
 func (*LeaseStep) ProtoMessage() {}
 
 func (x *LeaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1937,7 @@ func (x *LeaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStep.ProtoReflect.Descriptor instead.
 func (*LeaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{22}
+	return file_checkpoint_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeaseStep) GetKey() *StepKey {
@@ -1670,7 +1957,7 @@ type ReleaseStep struct {
 
 func (x *ReleaseStep) Reset() {
 	*x = ReleaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1969,7 @@ func (x *ReleaseStep) String() string {
 func (*ReleaseStep) ProtoMessage() {}
 
 func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1982,7 @@ func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStep.ProtoReflect.Descriptor instead.
 func (*ReleaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{23}
+	return file_checkpoint_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReleaseStep) GetKey() *StepKey {
@@ -1732,12 +2019,13 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\tcommitted\x18\a \x01(\x04R\tcommitted\"I\n" +
 	"\bRunReply\x12#\n" +
 	"\x03run\x18\x01 \x01(\v2\x11.moraine.wire.RunR\x03run\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\rR\aattempt\"\x8e\x01\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xa4\x01\n" +
 	"\tBeginStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05world\x18\x03 \x01(\rR\x05world\x12.\n" +
-	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\"\xc2\x03\n" +
+	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"\xc1\x05\n" +
 	"\x04Step\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.moraine.wire.StepStateR\x05state\x12\x14\n" +
@@ -1755,7 +2043,29 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\bprotects\x18\r \x01(\rR\bprotects\x12\x10\n" +
 	"\x03job\x18\x0e \x01(\x06R\x03job\x12\x16\n" +
 	"\x06digest\x18\x0f \x01(\fR\x06digest\x12+\n" +
-	"\x04loss\x18\xc6\x05 \x01(\v2\x16.moraine.wire.StepLossR\x04loss\"L\n" +
+	"\x04loss\x18\xc6\x05 \x01(\v2\x16.moraine.wire.StepLossR\x04loss\x12+\n" +
+	"\x04mark\x18\xd0\x05 \x01(\x0e2\x16.moraine.wire.StepMarkR\x04mark\x12\x13\n" +
+	"\x04note\x18\xd1\x05 \x01(\tR\x04note\x12\x13\n" +
+	"\x04tags\x18\xd2\x05 \x03(\tR\x04tags\x12\x17\n" +
+	"\x06pinned\x18\xd3\x05 \x01(\bR\x06pinned\x122\n" +
+	"\areached\x18\xd4\x05 \x03(\v2\x17.moraine.wire.LevelTimeR\areached\x12\x15\n" +
+	"\x05files\x18\xd5\x05 \x01(\x04R\x05files\x12\x1e\n" +
+	"\n" +
+	"below_nvme\x18\xd6\x05 \x01(\x04R\tbelowNvme\x12\"\n" +
+	"\fbelow_object\x18\xd7\x05 \x01(\x04R\vbelowObject\"1\n" +
+	"\tLevelTime\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\"\xe5\x01\n" +
+	"\bMarkStep\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12*\n" +
+	"\x04mark\x18\x02 \x01(\x0e2\x16.moraine.wire.StepMarkR\x04mark\x12\x17\n" +
+	"\x04note\x18\x03 \x01(\tH\x00R\x04note\x88\x01\x01\x12\x19\n" +
+	"\badd_tags\x18\x04 \x03(\tR\aaddTags\x12\x1f\n" +
+	"\vremove_tags\x18\x05 \x03(\tR\n" +
+	"removeTags\x12\x1b\n" +
+	"\x06pinned\x18\x06 \x01(\bH\x01R\x06pinned\x88\x01\x01B\a\n" +
+	"\x05_noteB\t\n" +
+	"\a_pinned\"L\n" +
 	"\bStepLoss\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1785,11 +2095,12 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\n" +
 	"PartsReply\x12(\n" +
 	"\x05parts\x18\x01 \x03(\v2\x12.moraine.wire.PartR\x05parts\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"S\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"i\n" +
 	"\aGetStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x1f\n" +
 	"\vwait_millis\x18\x02 \x01(\x04R\n" +
-	"waitMillis\"\xac\x01\n" +
+	"waitMillis\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\rR\x05level\"\xac\x01\n" +
 	"\n" +
 	"CommitStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x10\n" +
@@ -1818,7 +2129,7 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\n" +
 	"StepsReply\x12(\n" +
 	"\x05steps\x18\x01 \x03(\v2\x12.moraine.wire.StepR\x05steps\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xbb\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xe9\x01\n" +
 	"\vResolveStep\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\x06R\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x14\n" +
@@ -1826,7 +2137,9 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x03fix\x18\x04 \x01(\bR\x03fix\x12\x12\n" +
 	"\x04step\x18\x05 \x01(\x04R\x04step\x12\x14\n" +
 	"\x05exact\x18\x06 \x01(\bR\x05exact\x12.\n" +
-	"\x06before\x18\xa8\x05 \x01(\v2\x15.moraine.wire.StepKeyR\x06before\"L\n" +
+	"\x06before\x18\xa8\x05 \x01(\v2\x15.moraine.wire.StepKeyR\x06before\x12\x11\n" +
+	"\x03tag\x18\xd0\x05 \x01(\tR\x03tag\x12\x19\n" +
+	"\ahealthy\x18\xd1\x05 \x01(\bR\ahealthy\"L\n" +
 	"\n" +
 	"RemoveStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x15\n" +
@@ -1842,7 +2155,12 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x14STEP_STATE_COMMITTED\x10\x03\x12\x16\n" +
 	"\x12STEP_STATE_ABORTED\x10\x04\x12\x16\n" +
 	"\x12STEP_STATE_DELETED\x10\x05\x12\x13\n" +
-	"\x0fSTEP_STATE_LOST\x10\x06B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x0fSTEP_STATE_LOST\x10\x06*k\n" +
+	"\bStepMark\x12\x19\n" +
+	"\x15STEP_MARK_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eSTEP_MARK_NONE\x10\x01\x12\x15\n" +
+	"\x11STEP_MARK_HEALTHY\x10\x02\x12\x19\n" +
+	"\x15STEP_MARK_QUARANTINED\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
 
 var (
 	file_checkpoint_proto_rawDescOnce sync.Once
@@ -1856,63 +2174,70 @@ func file_checkpoint_proto_rawDescGZIP() []byte {
 	return file_checkpoint_proto_rawDescData
 }
 
-var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_checkpoint_proto_goTypes = []any{
 	(StepState)(0),      // 0: moraine.wire.StepState
-	(*StepKey)(nil),     // 1: moraine.wire.StepKey
-	(*OpenRun)(nil),     // 2: moraine.wire.OpenRun
-	(*Run)(nil),         // 3: moraine.wire.Run
-	(*RunReply)(nil),    // 4: moraine.wire.RunReply
-	(*BeginStep)(nil),   // 5: moraine.wire.BeginStep
-	(*Step)(nil),        // 6: moraine.wire.Step
-	(*StepLoss)(nil),    // 7: moraine.wire.StepLoss
-	(*StepReply)(nil),   // 8: moraine.wire.StepReply
-	(*SealPart)(nil),    // 9: moraine.wire.SealPart
-	(*PartFile)(nil),    // 10: moraine.wire.PartFile
-	(*ListParts)(nil),   // 11: moraine.wire.ListParts
-	(*Part)(nil),        // 12: moraine.wire.Part
-	(*PartsReply)(nil),  // 13: moraine.wire.PartsReply
-	(*GetStep)(nil),     // 14: moraine.wire.GetStep
-	(*CommitStep)(nil),  // 15: moraine.wire.CommitStep
-	(*AbortStep)(nil),   // 16: moraine.wire.AbortStep
-	(*ListRuns)(nil),    // 17: moraine.wire.ListRuns
-	(*RunsReply)(nil),   // 18: moraine.wire.RunsReply
-	(*ListSteps)(nil),   // 19: moraine.wire.ListSteps
-	(*StepsReply)(nil),  // 20: moraine.wire.StepsReply
-	(*ResolveStep)(nil), // 21: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),  // 22: moraine.wire.RemoveStep
-	(*LeaseStep)(nil),   // 23: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil), // 24: moraine.wire.ReleaseStep
+	(StepMark)(0),       // 1: moraine.wire.StepMark
+	(*StepKey)(nil),     // 2: moraine.wire.StepKey
+	(*OpenRun)(nil),     // 3: moraine.wire.OpenRun
+	(*Run)(nil),         // 4: moraine.wire.Run
+	(*RunReply)(nil),    // 5: moraine.wire.RunReply
+	(*BeginStep)(nil),   // 6: moraine.wire.BeginStep
+	(*Step)(nil),        // 7: moraine.wire.Step
+	(*LevelTime)(nil),   // 8: moraine.wire.LevelTime
+	(*MarkStep)(nil),    // 9: moraine.wire.MarkStep
+	(*StepLoss)(nil),    // 10: moraine.wire.StepLoss
+	(*StepReply)(nil),   // 11: moraine.wire.StepReply
+	(*SealPart)(nil),    // 12: moraine.wire.SealPart
+	(*PartFile)(nil),    // 13: moraine.wire.PartFile
+	(*ListParts)(nil),   // 14: moraine.wire.ListParts
+	(*Part)(nil),        // 15: moraine.wire.Part
+	(*PartsReply)(nil),  // 16: moraine.wire.PartsReply
+	(*GetStep)(nil),     // 17: moraine.wire.GetStep
+	(*CommitStep)(nil),  // 18: moraine.wire.CommitStep
+	(*AbortStep)(nil),   // 19: moraine.wire.AbortStep
+	(*ListRuns)(nil),    // 20: moraine.wire.ListRuns
+	(*RunsReply)(nil),   // 21: moraine.wire.RunsReply
+	(*ListSteps)(nil),   // 22: moraine.wire.ListSteps
+	(*StepsReply)(nil),  // 23: moraine.wire.StepsReply
+	(*ResolveStep)(nil), // 24: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),  // 25: moraine.wire.RemoveStep
+	(*LeaseStep)(nil),   // 26: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil), // 27: moraine.wire.ReleaseStep
 }
 var file_checkpoint_proto_depIdxs = []int32{
-	1,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
-	3,  // 1: moraine.wire.RunReply.run:type_name -> moraine.wire.Run
-	1,  // 2: moraine.wire.BeginStep.key:type_name -> moraine.wire.StepKey
-	1,  // 3: moraine.wire.Step.key:type_name -> moraine.wire.StepKey
+	2,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
+	4,  // 1: moraine.wire.RunReply.run:type_name -> moraine.wire.Run
+	2,  // 2: moraine.wire.BeginStep.key:type_name -> moraine.wire.StepKey
+	2,  // 3: moraine.wire.Step.key:type_name -> moraine.wire.StepKey
 	0,  // 4: moraine.wire.Step.state:type_name -> moraine.wire.StepState
-	7,  // 5: moraine.wire.Step.loss:type_name -> moraine.wire.StepLoss
-	6,  // 6: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
-	1,  // 7: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
-	10, // 8: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
-	1,  // 9: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
-	10, // 10: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
-	12, // 11: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
-	1,  // 12: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
-	1,  // 13: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
-	10, // 14: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
-	1,  // 15: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
-	3,  // 16: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
-	6,  // 17: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
-	1,  // 18: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
-	1,  // 19: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
-	1,  // 20: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
-	1,  // 21: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	10, // 5: moraine.wire.Step.loss:type_name -> moraine.wire.StepLoss
+	1,  // 6: moraine.wire.Step.mark:type_name -> moraine.wire.StepMark
+	8,  // 7: moraine.wire.Step.reached:type_name -> moraine.wire.LevelTime
+	2,  // 8: moraine.wire.MarkStep.key:type_name -> moraine.wire.StepKey
+	1,  // 9: moraine.wire.MarkStep.mark:type_name -> moraine.wire.StepMark
+	7,  // 10: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
+	2,  // 11: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
+	13, // 12: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
+	2,  // 13: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
+	13, // 14: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
+	15, // 15: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
+	2,  // 16: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
+	2,  // 17: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
+	13, // 18: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
+	2,  // 19: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
+	4,  // 20: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
+	7,  // 21: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
+	2,  // 22: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
+	2,  // 23: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
+	2,  // 24: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
+	2,  // 25: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_checkpoint_proto_init() }
@@ -1920,13 +2245,14 @@ func file_checkpoint_proto_init() {
 	if File_checkpoint_proto != nil {
 		return
 	}
+	file_checkpoint_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_checkpoint_proto_rawDesc), len(file_checkpoint_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   24,
+			NumEnums:      2,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

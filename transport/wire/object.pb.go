@@ -182,6 +182,62 @@ func (ObjectState) EnumDescriptor() ([]byte, []int) {
 	return file_object_proto_rawDescGZIP(), []int{2}
 }
 
+// CheckpointFormat is what a framework writes without Moraine's own client.
+type CheckpointFormat int32
+
+const (
+	CheckpointFormat_CHECKPOINT_FORMAT_UNSPECIFIED CheckpointFormat = 0 // inherited; none, at the root
+	CheckpointFormat_CHECKPOINT_FORMAT_NONE        CheckpointFormat = 1
+	CheckpointFormat_CHECKPOINT_FORMAT_DCP         CheckpointFormat = 2 // torch.distributed.checkpoint: complete with .metadata
+	CheckpointFormat_CHECKPOINT_FORMAT_MEGATRON    CheckpointFormat = 3 // complete with latest_checkpointed_iteration.txt
+	CheckpointFormat_CHECKPOINT_FORMAT_HF          CheckpointFormat = 4 // complete with model.safetensors.index.json
+)
+
+// Enum value maps for CheckpointFormat.
+var (
+	CheckpointFormat_name = map[int32]string{
+		0: "CHECKPOINT_FORMAT_UNSPECIFIED",
+		1: "CHECKPOINT_FORMAT_NONE",
+		2: "CHECKPOINT_FORMAT_DCP",
+		3: "CHECKPOINT_FORMAT_MEGATRON",
+		4: "CHECKPOINT_FORMAT_HF",
+	}
+	CheckpointFormat_value = map[string]int32{
+		"CHECKPOINT_FORMAT_UNSPECIFIED": 0,
+		"CHECKPOINT_FORMAT_NONE":        1,
+		"CHECKPOINT_FORMAT_DCP":         2,
+		"CHECKPOINT_FORMAT_MEGATRON":    3,
+		"CHECKPOINT_FORMAT_HF":          4,
+	}
+)
+
+func (x CheckpointFormat) Enum() *CheckpointFormat {
+	p := new(CheckpointFormat)
+	*p = x
+	return p
+}
+
+func (x CheckpointFormat) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckpointFormat) Descriptor() protoreflect.EnumDescriptor {
+	return file_object_proto_enumTypes[3].Descriptor()
+}
+
+func (CheckpointFormat) Type() protoreflect.EnumType {
+	return &file_object_proto_enumTypes[3]
+}
+
+func (x CheckpointFormat) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckpointFormat.Descriptor instead.
+func (CheckpointFormat) EnumDescriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{3}
+}
+
 // ForeignPolicy says what a flush does if a foreign object is at the key.
 type ForeignPolicy int32
 
@@ -216,11 +272,11 @@ func (x ForeignPolicy) String() string {
 }
 
 func (ForeignPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[3].Descriptor()
+	return file_object_proto_enumTypes[4].Descriptor()
 }
 
 func (ForeignPolicy) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[3]
+	return &file_object_proto_enumTypes[4]
 }
 
 func (x ForeignPolicy) Number() protoreflect.EnumNumber {
@@ -229,7 +285,7 @@ func (x ForeignPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ForeignPolicy.Descriptor instead.
 func (ForeignPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{3}
+	return file_object_proto_rawDescGZIP(), []int{4}
 }
 
 type FlushPolicy int32
@@ -265,11 +321,11 @@ func (x FlushPolicy) String() string {
 }
 
 func (FlushPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_object_proto_enumTypes[4].Descriptor()
+	return file_object_proto_enumTypes[5].Descriptor()
 }
 
 func (FlushPolicy) Type() protoreflect.EnumType {
-	return &file_object_proto_enumTypes[4]
+	return &file_object_proto_enumTypes[5]
 }
 
 func (x FlushPolicy) Number() protoreflect.EnumNumber {
@@ -278,7 +334,7 @@ func (x FlushPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FlushPolicy.Descriptor instead.
 func (FlushPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{4}
+	return file_object_proto_rawDescGZIP(), []int{5}
 }
 
 // Object is the record of one object. Its key may change (MoveObject), its bytes
@@ -2360,6 +2416,7 @@ type Policy struct {
 	Flush         FlushPolicy            `protobuf:"varint,1,opt,name=flush,proto3,enum=moraine.wire.FlushPolicy" json:"flush,omitempty"`
 	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"` // of new stripes
 	Foreign       ForeignPolicy          `protobuf:"varint,668,opt,name=foreign,proto3,enum=moraine.wire.ForeignPolicy" json:"foreign,omitempty"`
+	Checkpoint    *CheckpointPolicy      `protobuf:"bytes,720,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2415,6 +2472,161 @@ func (x *Policy) GetForeign() ForeignPolicy {
 	return ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED
 }
 
+func (x *Policy) GetCheckpoint() *CheckpointPolicy {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+// CheckpointPolicy governs the checkpoints of the runs below a directory.
+type CheckpointPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"` // of directories that become steps by themselves
+	Levels        []*LevelPolicy         `protobuf:"bytes,2,rep,name=levels,proto3" json:"levels,omitempty"`                                     // at most one of each level; empty: inherited
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointPolicy) Reset() {
+	*x = CheckpointPolicy{}
+	mi := &file_object_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointPolicy) ProtoMessage() {}
+
+func (x *CheckpointPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointPolicy.ProtoReflect.Descriptor instead.
+func (*CheckpointPolicy) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CheckpointPolicy) GetFormat() CheckpointFormat {
+	if x != nil {
+		return x.Format
+	}
+	return CheckpointFormat_CHECKPOINT_FORMAT_UNSPECIFIED
+}
+
+func (x *CheckpointPolicy) GetLevels() []*LevelPolicy {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+// LevelPolicy says which steps go to a level, and which of them stay there. A step stays while any
+// of the keep fields holds it. If none is set all stay. The newest good step of a level always
+// stays.
+type LevelPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         uint32                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`                             // memory, nvme or object
+	Every         uint64                 `protobuf:"varint,2,opt,name=every,proto3" json:"every,omitempty"`                             // steps whose number it divides go there; 0: none by itself
+	KeepLast      uint32                 `protobuf:"varint,3,opt,name=keep_last,json=keepLast,proto3" json:"keep_last,omitempty"`       // this many newest
+	KeepEvery     uint64                 `protobuf:"varint,4,opt,name=keep_every,json=keepEvery,proto3" json:"keep_every,omitempty"`    // those whose number it divides
+	KeepMillis    uint64                 `protobuf:"varint,5,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // those committed within this time
+	KeepBytes     uint64                 `protobuf:"varint,6,opt,name=keep_bytes,json=keepBytes,proto3" json:"keep_bytes,omitempty"`    // the newest that have so many bytes together
+	KeepTags      []string               `protobuf:"bytes,7,rep,name=keep_tags,json=keepTags,proto3" json:"keep_tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LevelPolicy) Reset() {
+	*x = LevelPolicy{}
+	mi := &file_object_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LevelPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LevelPolicy) ProtoMessage() {}
+
+func (x *LevelPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_object_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LevelPolicy.ProtoReflect.Descriptor instead.
+func (*LevelPolicy) Descriptor() ([]byte, []int) {
+	return file_object_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LevelPolicy) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetEvery() uint64 {
+	if x != nil {
+		return x.Every
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetKeepLast() uint32 {
+	if x != nil {
+		return x.KeepLast
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetKeepEvery() uint64 {
+	if x != nil {
+		return x.KeepEvery
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetKeepMillis() uint64 {
+	if x != nil {
+		return x.KeepMillis
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetKeepBytes() uint64 {
+	if x != nil {
+		return x.KeepBytes
+	}
+	return 0
+}
+
+func (x *LevelPolicy) GetKeepTags() []string {
+	if x != nil {
+		return x.KeepTags
+	}
+	return nil
+}
+
 type SetPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -2425,7 +2637,7 @@ type SetPolicy struct {
 
 func (x *SetPolicy) Reset() {
 	*x = SetPolicy{}
-	mi := &file_object_proto_msgTypes[27]
+	mi := &file_object_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2649,7 @@ func (x *SetPolicy) String() string {
 func (*SetPolicy) ProtoMessage() {}
 
 func (x *SetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[27]
+	mi := &file_object_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2662,7 @@ func (x *SetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicy.ProtoReflect.Descriptor instead.
 func (*SetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{27}
+	return file_object_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetPolicy) GetInode() uint64 {
@@ -2476,7 +2688,7 @@ type GetPolicy struct {
 
 func (x *GetPolicy) Reset() {
 	*x = GetPolicy{}
-	mi := &file_object_proto_msgTypes[28]
+	mi := &file_object_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2700,7 @@ func (x *GetPolicy) String() string {
 func (*GetPolicy) ProtoMessage() {}
 
 func (x *GetPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[28]
+	mi := &file_object_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2713,7 @@ func (x *GetPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicy.ProtoReflect.Descriptor instead.
 func (*GetPolicy) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{28}
+	return file_object_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetPolicy) GetInode() uint64 {
@@ -2521,7 +2733,7 @@ type PolicyReply struct {
 
 func (x *PolicyReply) Reset() {
 	*x = PolicyReply{}
-	mi := &file_object_proto_msgTypes[29]
+	mi := &file_object_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2745,7 @@ func (x *PolicyReply) String() string {
 func (*PolicyReply) ProtoMessage() {}
 
 func (x *PolicyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_object_proto_msgTypes[29]
+	mi := &file_object_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2758,7 @@ func (x *PolicyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyReply.ProtoReflect.Descriptor instead.
 func (*PolicyReply) Descriptor() ([]byte, []int) {
-	return file_object_proto_rawDescGZIP(), []int{29}
+	return file_object_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PolicyReply) GetOwn() *Policy {
@@ -2758,11 +2970,28 @@ const file_object_proto_rawDesc = "" +
 	"\rObjectToCheck\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04read\x18\x02 \x01(\bR\x04read\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x04R\x06offset\"\x9f\x01\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\"\xe0\x01\n" +
 	"\x06Policy\x12/\n" +
 	"\x05flush\x18\x01 \x01(\x0e2\x19.moraine.wire.FlushPolicyR\x05flush\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x126\n" +
-	"\aforeign\x18\x9c\x05 \x01(\x0e2\x1b.moraine.wire.ForeignPolicyR\aforeign\"O\n" +
+	"\aforeign\x18\x9c\x05 \x01(\x0e2\x1b.moraine.wire.ForeignPolicyR\aforeign\x12?\n" +
+	"\n" +
+	"checkpoint\x18\xd0\x05 \x01(\v2\x1e.moraine.wire.CheckpointPolicyR\n" +
+	"checkpoint\"}\n" +
+	"\x10CheckpointPolicy\x126\n" +
+	"\x06format\x18\x01 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\x121\n" +
+	"\x06levels\x18\x02 \x03(\v2\x19.moraine.wire.LevelPolicyR\x06levels\"\xd2\x01\n" +
+	"\vLevelPolicy\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x14\n" +
+	"\x05every\x18\x02 \x01(\x04R\x05every\x12\x1b\n" +
+	"\tkeep_last\x18\x03 \x01(\rR\bkeepLast\x12\x1d\n" +
+	"\n" +
+	"keep_every\x18\x04 \x01(\x04R\tkeepEvery\x12\x1f\n" +
+	"\vkeep_millis\x18\x05 \x01(\x04R\n" +
+	"keepMillis\x12\x1d\n" +
+	"\n" +
+	"keep_bytes\x18\x06 \x01(\x04R\tkeepBytes\x12\x1b\n" +
+	"\tkeep_tags\x18\a \x03(\tR\bkeepTags\"O\n" +
 	"\tSetPolicy\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12,\n" +
 	"\x06policy\x18\x02 \x01(\v2\x14.moraine.wire.PolicyR\x06policy\"!\n" +
@@ -2787,7 +3016,13 @@ const file_object_proto_rawDesc = "" +
 	"\x14OBJECT_STATE_MISSING\x10\x02\x12\x18\n" +
 	"\x14OBJECT_STATE_DIFFERS\x10\x03\x12\x18\n" +
 	"\x14OBJECT_STATE_CORRUPT\x10\x04\x12\x18\n" +
-	"\x14OBJECT_STATE_UNKNOWN\x10\x05*h\n" +
+	"\x14OBJECT_STATE_UNKNOWN\x10\x05*\xa6\x01\n" +
+	"\x10CheckpointFormat\x12!\n" +
+	"\x1dCHECKPOINT_FORMAT_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16CHECKPOINT_FORMAT_NONE\x10\x01\x12\x19\n" +
+	"\x15CHECKPOINT_FORMAT_DCP\x10\x02\x12\x1e\n" +
+	"\x1aCHECKPOINT_FORMAT_MEGATRON\x10\x03\x12\x18\n" +
+	"\x14CHECKPOINT_FORMAT_HF\x10\x04*h\n" +
 	"\rForeignPolicy\x12\x1e\n" +
 	"\x1aFOREIGN_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FOREIGN_POLICY_REFUSE\x10\x01\x12\x1c\n" +
@@ -2809,83 +3044,89 @@ func file_object_proto_rawDescGZIP() []byte {
 	return file_object_proto_rawDescData
 }
 
-var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_object_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_object_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_object_proto_goTypes = []any{
 	(Verified)(0),             // 0: moraine.wire.Verified
 	(IntentKind)(0),           // 1: moraine.wire.IntentKind
 	(ObjectState)(0),          // 2: moraine.wire.ObjectState
-	(ForeignPolicy)(0),        // 3: moraine.wire.ForeignPolicy
-	(FlushPolicy)(0),          // 4: moraine.wire.FlushPolicy
-	(*Object)(nil),            // 5: moraine.wire.Object
-	(*BucketTraits)(nil),      // 6: moraine.wire.BucketTraits
-	(*ObjectPart)(nil),        // 7: moraine.wire.ObjectPart
-	(*ObjectIntent)(nil),      // 8: moraine.wire.ObjectIntent
-	(*MoveTask)(nil),          // 9: moraine.wire.MoveTask
-	(*BeginObject)(nil),       // 10: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 11: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 12: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 13: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 14: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 15: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 16: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 17: moraine.wire.GetObject
-	(*ObjectReply)(nil),       // 18: moraine.wire.ObjectReply
-	(*GetTier)(nil),           // 19: moraine.wire.GetTier
-	(*TierReply)(nil),         // 20: moraine.wire.TierReply
-	(*BucketHealth)(nil),      // 21: moraine.wire.BucketHealth
-	(*BucketStatus)(nil),      // 22: moraine.wire.BucketStatus
-	(*ObjectCheck)(nil),       // 23: moraine.wire.ObjectCheck
-	(*ReportObjects)(nil),     // 24: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 25: moraine.wire.CheckObjects
-	(*CheckObjectsReply)(nil), // 26: moraine.wire.CheckObjectsReply
-	(*ListBadObjects)(nil),    // 27: moraine.wire.ListBadObjects
-	(*BadObject)(nil),         // 28: moraine.wire.BadObject
-	(*BadObjectsReply)(nil),   // 29: moraine.wire.BadObjectsReply
-	(*ObjectToCheck)(nil),     // 30: moraine.wire.ObjectToCheck
-	(*Policy)(nil),            // 31: moraine.wire.Policy
-	(*SetPolicy)(nil),         // 32: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 33: moraine.wire.GetPolicy
-	(*PolicyReply)(nil),       // 34: moraine.wire.PolicyReply
-	(*Attr)(nil),              // 35: moraine.wire.Attr
-	(*Stripe)(nil),            // 36: moraine.wire.Stripe
-	(*Extent)(nil),            // 37: moraine.wire.Extent
-	(*ByteRange)(nil),         // 38: moraine.wire.ByteRange
-	(*Scheme)(nil),            // 39: moraine.wire.Scheme
+	(CheckpointFormat)(0),     // 3: moraine.wire.CheckpointFormat
+	(ForeignPolicy)(0),        // 4: moraine.wire.ForeignPolicy
+	(FlushPolicy)(0),          // 5: moraine.wire.FlushPolicy
+	(*Object)(nil),            // 6: moraine.wire.Object
+	(*BucketTraits)(nil),      // 7: moraine.wire.BucketTraits
+	(*ObjectPart)(nil),        // 8: moraine.wire.ObjectPart
+	(*ObjectIntent)(nil),      // 9: moraine.wire.ObjectIntent
+	(*MoveTask)(nil),          // 10: moraine.wire.MoveTask
+	(*BeginObject)(nil),       // 11: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 12: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 13: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 14: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 15: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 16: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 17: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 18: moraine.wire.GetObject
+	(*ObjectReply)(nil),       // 19: moraine.wire.ObjectReply
+	(*GetTier)(nil),           // 20: moraine.wire.GetTier
+	(*TierReply)(nil),         // 21: moraine.wire.TierReply
+	(*BucketHealth)(nil),      // 22: moraine.wire.BucketHealth
+	(*BucketStatus)(nil),      // 23: moraine.wire.BucketStatus
+	(*ObjectCheck)(nil),       // 24: moraine.wire.ObjectCheck
+	(*ReportObjects)(nil),     // 25: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 26: moraine.wire.CheckObjects
+	(*CheckObjectsReply)(nil), // 27: moraine.wire.CheckObjectsReply
+	(*ListBadObjects)(nil),    // 28: moraine.wire.ListBadObjects
+	(*BadObject)(nil),         // 29: moraine.wire.BadObject
+	(*BadObjectsReply)(nil),   // 30: moraine.wire.BadObjectsReply
+	(*ObjectToCheck)(nil),     // 31: moraine.wire.ObjectToCheck
+	(*Policy)(nil),            // 32: moraine.wire.Policy
+	(*CheckpointPolicy)(nil),  // 33: moraine.wire.CheckpointPolicy
+	(*LevelPolicy)(nil),       // 34: moraine.wire.LevelPolicy
+	(*SetPolicy)(nil),         // 35: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 36: moraine.wire.GetPolicy
+	(*PolicyReply)(nil),       // 37: moraine.wire.PolicyReply
+	(*Attr)(nil),              // 38: moraine.wire.Attr
+	(*Stripe)(nil),            // 39: moraine.wire.Stripe
+	(*Extent)(nil),            // 40: moraine.wire.Extent
+	(*ByteRange)(nil),         // 41: moraine.wire.ByteRange
+	(*Scheme)(nil),            // 42: moraine.wire.Scheme
 }
 var file_object_proto_depIdxs = []int32{
 	0,  // 0: moraine.wire.Object.verified:type_name -> moraine.wire.Verified
 	1,  // 1: moraine.wire.ObjectIntent.kind:type_name -> moraine.wire.IntentKind
-	35, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
-	5,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
-	8,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
-	8,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
-	5,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
-	5,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
-	36, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
-	37, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
-	5,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
-	6,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
-	22, // 12: moraine.wire.TierReply.health:type_name -> moraine.wire.BucketStatus
-	5,  // 13: moraine.wire.ObjectCheck.object:type_name -> moraine.wire.Object
+	38, // 2: moraine.wire.MoveTask.attr:type_name -> moraine.wire.Attr
+	6,  // 3: moraine.wire.MoveTask.object:type_name -> moraine.wire.Object
+	9,  // 4: moraine.wire.MoveTask.intent:type_name -> moraine.wire.ObjectIntent
+	9,  // 5: moraine.wire.BeginObject.intent:type_name -> moraine.wire.ObjectIntent
+	6,  // 6: moraine.wire.CommitFlush.object:type_name -> moraine.wire.Object
+	6,  // 7: moraine.wire.MoveObject.object:type_name -> moraine.wire.Object
+	39, // 8: moraine.wire.CommitStage.stripes:type_name -> moraine.wire.Stripe
+	40, // 9: moraine.wire.CommitStage.extents:type_name -> moraine.wire.Extent
+	6,  // 10: moraine.wire.ObjectReply.object:type_name -> moraine.wire.Object
+	7,  // 11: moraine.wire.TierReply.traits:type_name -> moraine.wire.BucketTraits
+	23, // 12: moraine.wire.TierReply.health:type_name -> moraine.wire.BucketStatus
+	6,  // 13: moraine.wire.ObjectCheck.object:type_name -> moraine.wire.Object
 	2,  // 14: moraine.wire.ObjectCheck.state:type_name -> moraine.wire.ObjectState
-	23, // 15: moraine.wire.ReportObjects.checks:type_name -> moraine.wire.ObjectCheck
-	5,  // 16: moraine.wire.BadObject.object:type_name -> moraine.wire.Object
+	24, // 15: moraine.wire.ReportObjects.checks:type_name -> moraine.wire.ObjectCheck
+	6,  // 16: moraine.wire.BadObject.object:type_name -> moraine.wire.Object
 	2,  // 17: moraine.wire.BadObject.state:type_name -> moraine.wire.ObjectState
-	38, // 18: moraine.wire.BadObject.ranges:type_name -> moraine.wire.ByteRange
-	28, // 19: moraine.wire.BadObjectsReply.objects:type_name -> moraine.wire.BadObject
-	5,  // 20: moraine.wire.ObjectToCheck.object:type_name -> moraine.wire.Object
-	4,  // 21: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
-	39, // 22: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
-	3,  // 23: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
-	31, // 24: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
-	31, // 25: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
-	31, // 26: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	41, // 18: moraine.wire.BadObject.ranges:type_name -> moraine.wire.ByteRange
+	29, // 19: moraine.wire.BadObjectsReply.objects:type_name -> moraine.wire.BadObject
+	6,  // 20: moraine.wire.ObjectToCheck.object:type_name -> moraine.wire.Object
+	5,  // 21: moraine.wire.Policy.flush:type_name -> moraine.wire.FlushPolicy
+	42, // 22: moraine.wire.Policy.scheme:type_name -> moraine.wire.Scheme
+	4,  // 23: moraine.wire.Policy.foreign:type_name -> moraine.wire.ForeignPolicy
+	33, // 24: moraine.wire.Policy.checkpoint:type_name -> moraine.wire.CheckpointPolicy
+	3,  // 25: moraine.wire.CheckpointPolicy.format:type_name -> moraine.wire.CheckpointFormat
+	34, // 26: moraine.wire.CheckpointPolicy.levels:type_name -> moraine.wire.LevelPolicy
+	32, // 27: moraine.wire.SetPolicy.policy:type_name -> moraine.wire.Policy
+	32, // 28: moraine.wire.PolicyReply.own:type_name -> moraine.wire.Policy
+	32, // 29: moraine.wire.PolicyReply.effective:type_name -> moraine.wire.Policy
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_object_proto_init() }
@@ -2899,8 +3140,8 @@ func file_object_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_object_proto_rawDesc), len(file_object_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   30,
+			NumEnums:      6,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

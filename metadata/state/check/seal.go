@@ -19,10 +19,10 @@ func (c *stepChecks) seals() error {
 		switch {
 		case s.State == record.StepOpen || s.State == record.StepSealed:
 			saving[s.Dir] = true
-			if dir != nil && (!dir.Sealed || dir.Step != (record.StepID{})) {
+			if dir != nil && (!dir.Sealed || dir.Step != s.Id || dir.CommittedStep()) {
 				c.problem("step %s is %s, but its directory has sealed %t and step %s", s.Id, s.State, dir.Sealed, dir.Step)
 			}
-		case s.State == record.StepCommitted && dir != nil && (!dir.Sealed || dir.Step != s.Id):
+		case s.State == record.StepCommitted && dir != nil && (!dir.Sealed || dir.Step != s.Id || !dir.CommittedStep()):
 			c.problem("step %s is committed, but its directory has sealed %t and step %s", s.Id, dir.Sealed, dir.Step)
 		}
 		if index := c.inodes[s.Index]; s.Index != 0 && dir != nil && (index == nil || index.Parent != s.Dir) {
@@ -50,7 +50,7 @@ func (c *stepChecks) seals() error {
 }
 
 func (c *stepChecks) sealedDir(i *record.Inode, saving bool) error {
-	if i.Step == (record.StepID{}) {
+	if !i.CommittedStep() {
 		if !saving {
 			c.problem("directory %s is sealed, but belongs to no unfinished step", i.Id)
 		}

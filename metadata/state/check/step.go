@@ -2,6 +2,7 @@ package check
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
@@ -30,6 +31,11 @@ func (c *stepChecks) allSteps() error {
 		}
 		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
 			c.problem("step %s needs a directory without a name, and has none", s.Id)
+		}
+		if dir := c.inodes[s.Dir]; dir != nil && dir.Step == s.Id {
+			if err := c.stepLevel(s); err != nil {
+				return err
+			}
 		}
 		if s.Lost() {
 			lost++
@@ -65,6 +71,28 @@ func (c *stepChecks) allSteps() error {
 		c.problem("%d directories have no name, but %d steps and %d tree clones are unfinished", c.detached, unnamed, clones)
 	}
 	return err
+}
+
+// stepLevel checks what a step counts of its files, and its level.
+func (c *stepChecks) stepLevel(s *record.Step) error {
+	want := record.Step{}
+	names, entries, err := tree.ListDir(c.View, s.Dir, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	for n := range names {
+		if i := c.inodes[entries[n].Inode]; i != nil && i.Sealed {
+			want.AddFile(i.Safety())
+		}
+	}
+	if s.Files != want.Files || s.BelowNVMe != want.BelowNVMe || s.BelowObject != want.BelowObject {
+		c.problem("step %s counts %d files, %d below nvme, %d below object, but has %d, %d, %d", s.Id,
+			s.Files, s.BelowNVMe, s.BelowObject, want.Files, want.BelowNVMe, want.BelowObject)
+	}
+	if s.State == record.StepCommitted && s.Level != s.FilesLevel() {
+		c.problem("step %s is at %s, but its files at %s", s.Id, s.Level, s.FilesLevel())
+	}
+	return nil
 }
 
 // liveStep checks a step that is being saved or checked.
@@ -136,9 +164,11 @@ func (c *stepChecks) stepIndexes() error {
 
 // attempts checks runs against their attempts and the sessions that joined them.
 func (c *stepChecks) attempts() error {
-	committed := make(map[moraine.RunID]uint64)
-	err := c.each(record.TabRunCommit, func(key, _ []byte) error {
-		committed[ckpt.StepOfKey(key).Run]++
+	committed := make(map[moraine.RunID]record.Run)
+	err := c.each(record.TabRunCommit, func(key, value []byte) error {
+		r := committed[ckpt.StepOfKey(key).Run]
+		r.AddStep(moraine.Level(value[len(value)-1]), 1)
+		committed[ckpt.StepOfKey(key).Run] = r
 		return nil
 	})
 	if err != nil {
@@ -149,8 +179,9 @@ func (c *stepChecks) attempts() error {
 		if err := r.Decode(value); err != nil {
 			return err
 		}
-		if r.Committed != committed[r.Id] {
-			c.problem("run %s counts %d committed steps, but has %d", moraine.InodeID(r.Id), r.Committed, committed[r.Id])
+		if have := committed[r.Id]; r.Committed != have.Committed || r.AtNVMe != have.AtNVMe || r.AtObject != have.AtObject {
+			c.problem("run %s counts %d committed steps, %d at nvme, %d at object, but has %d, %d, %d", moraine.InodeID(r.Id),
+				r.Committed, r.AtNVMe, r.AtObject, have.Committed, have.AtNVMe, have.AtObject)
 		}
 		for n := uint32(1); n <= r.Attempt; n++ {
 			a, err := ckpt.Attempt(c.View, r.Id, n)

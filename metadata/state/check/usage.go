@@ -18,7 +18,7 @@ func (c *nameChecks) usages() error {
 	want := make(map[kvtx.UsageKey]record.Usage)
 	for _, i := range c.sorted() {
 		own := record.Usage{Bytes: i.Size, Inodes: 1}
-		if i.Step != (record.StepID{}) {
+		if i.CommittedStep() {
 			own.Steps = 1
 		}
 		for at := i.Parent; at != 0; {

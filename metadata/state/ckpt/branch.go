@@ -2,6 +2,7 @@ package ckpt
 
 import (
 	"math"
+	"slices"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -39,14 +40,27 @@ func branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 	return nil
 }
 
+// wanted says which steps a search finds.
+type wanted struct {
+	level   moraine.Level // or safer
+	tag     string        // empty: any
+	healthy bool          // marked so
+}
+
+// fits reports whether the search finds a committed step that is whole.
+func (w *wanted) fits(s *record.Step) bool {
+	return s.Level >= w.level && s.Mark != record.StepQuarantined &&
+		(w.tag == "" || slices.Contains(s.Tags, w.tag)) && (!w.healthy || s.Mark == record.StepHealthy)
+}
+
 // latest returns the greatest committed step of a branch at level or safer that still exists; nil
 // if there is none.
 func latest(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
-	return latestUpTo(v, run, from, own, level, record.StepID{Attempt: math.MaxUint32})
+	return latestUpTo(v, run, from, own, wanted{level: level}, record.StepID{Attempt: math.MaxUint32})
 }
 
-// latestUpTo is Latest before one of the branch's steps.
-func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
+// latestUpTo is latest of the wanted steps before one of the branch's steps.
+func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, want wanted, before record.StepID) (*record.Step, error) {
 	var found *record.Step
 	err := branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		switch {
@@ -57,10 +71,13 @@ func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 		}
 		first := v.K.RunCommit(record.StepID{Run: run, Attempt: attempt, Step: limit})
 		end := kvtx.PrefixEnd(record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(run)), attempt))
-		err := v.Each(first, end, func(key, _ []byte) (bool, error) {
+		err := v.Each(first, end, func(key, value []byte) (bool, error) {
+			if moraine.Level(value[len(value)-1]) < want.level {
+				return true, nil
+			}
 			id := StepOfKey(key)
 			id.Step = ^id.Step
-			s, err := standing(v, id, level)
+			s, err := standing(v, id, want)
 			found = s
 			return found == nil, err
 		})
@@ -69,11 +86,11 @@ func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 	return found, err
 }
 
-// standing returns a committed step if it is at level or safer, has lost no bytes, and its
-// directory was not removed; otherwise nil.
-func standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step, error) {
+// standing returns a committed step if it is wanted, has lost no bytes, and its directory was not
+// removed; otherwise nil.
+func standing(v *kvtx.View, id record.StepID, want wanted) (*record.Step, error) {
 	s, err := present(v, id)
-	if err != nil || s == nil || s.Lost() || s.Level < level {
+	if err != nil || s == nil || s.Lost() || !want.fits(s) {
 		return nil, err
 	}
 	return s, nil
@@ -97,7 +114,7 @@ func present(v *kvtx.View, id record.StepID) (*record.Step, error) {
 
 // exactly returns the committed step of a number on a branch, the latest if several attempts saved
 // it; nil if there is none.
-func exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
+func exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, want wanted) (*record.Step, error) {
 	var found *record.Step
 	err := branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		if number > limit {
@@ -108,7 +125,7 @@ func exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint
 		if err != nil || !ok {
 			return err == nil, err
 		}
-		found, err = standing(v, id, level)
+		found, err = standing(v, id, want)
 		return found == nil, err
 	})
 	return found, err
@@ -116,14 +133,15 @@ func exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint
 
 // findStep answers a ResolveStep from a branch; nil if no step matches.
 func findStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
-	level := moraine.Level(min(op.GetLevel(), 255))
+	want := wanted{level: moraine.Level(min(op.GetLevel(), 255)), tag: op.GetTag(), healthy: op.GetHealthy()}
 	if op.GetExact() {
-		return exactly(v, run, from, own, op.GetStep(), level)
+		return exactly(v, run, from, own, op.GetStep(), want)
 	}
+	before := record.StepID{Attempt: math.MaxUint32}
 	if b := op.GetBefore(); b != nil {
-		return latestUpTo(v, run, from, own, level, stepFromWire(b))
+		before = stepFromWire(b)
 	}
-	return latest(v, run, from, own, level)
+	return latestUpTo(v, run, from, own, want, before)
 }
 
 // ReadResolve answers from which checkpoint an attempt would continue now.
@@ -157,12 +175,28 @@ func noStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
 		if err != nil {
 			return err
 		}
-		if s != nil && s.Lost() {
+		switch {
+		case s == nil:
+		case s.Lost():
 			return kvtx.Fail(moraine.Lost, "resolve step", s.Id.String(), "bytes of the step are lost: moraine ckpt show lists them")
+		case s.Mark == record.StepQuarantined:
+			return kvtx.Fail(moraine.NotFound, "resolve step", s.Id.String(), "the step is quarantined: moraine ckpt show has the reason, moraine ckpt mark removes the mark")
 		}
 		return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d at this level", op.GetStep())
 	}
-	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step at this level")
+	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step at this level%s", asMarked(op))
+}
+
+// asMarked says which mark and tag a search wanted.
+func asMarked(op *wire.ResolveStep) string {
+	text := ""
+	if op.GetTag() != "" {
+		text += " with tag " + op.GetTag()
+	}
+	if op.GetHealthy() {
+		text += " that is marked healthy"
+	}
+	return text
 }
 
 // ResolveStep fixes the checkpoint from which the present attempt continues. The first answer

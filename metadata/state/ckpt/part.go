@@ -148,9 +148,7 @@ func takeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 		tree.PutInode(t, i)
 		s.Bytes += f.Size
 		s.Degraded += i.Degraded
-		if i.Content != 0 && (s.Level == 0 || i.Level < s.Level) {
-			s.Level = i.Level
-		}
+		s.AddFile(i.Safety())
 	}
 	return nil
 }

@@ -103,21 +103,18 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	}
 	names.Link(t, attemptDir, s.Id.Name(), dir)
 	names.Open(t, dir)
-	dir.Sealed, dir.Step = true, s.Id
 	tree.PutInode(t, dir)
 	if err := names.FlushTree(t, dir); err != nil {
 		return err
 	}
-	if s.Level == 0 {
-		s.Level = moraine.NVMe // no file of it has content, so nothing can be less safe
-	}
+	s.SetLevel(s.FilesLevel(), t.Now)
 	s.State, s.At = record.StepCommitted, t.Now
 	if t.Count[record.CLostStripes] > 0 {
 		t.LossChanged() // its bytes may be among the lost ones: the leader will check
 	}
 	putStep(t, s)
 	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
-	r.Committed++
+	r.AddStep(s.Level, 1)
 	t.Put(t.K.Run(r.Id), r.Encode())
 	stepChanged(t, s.Id)
 	if err := refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
@@ -126,17 +123,22 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	return refreshLinks(t, r, runDir)
 }
 
-// refreshLinks points `latest` and `latest-nvme` to the latest steps of the live branch.
+// refreshLinks points `latest` and `latest-<level>` to the latest steps of the live branch.
 func refreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
-	for _, l := range []struct {
-		Name  string
-		Level moraine.Level
-	}{{"latest", 0}, {"latest-" + moraine.NVMe.String(), moraine.NVMe}} {
-		s, err := latest(&t.View, r.Id, r.Attempt, true, l.Level)
-		if err != nil {
-			return err
+	for level := moraine.Memory; level <= moraine.Object; level++ {
+		var s *record.Step
+		var err error
+		if r.HasLevel(level) {
+			if s, err = latest(&t.View, r.Id, r.Attempt, true, level); err != nil {
+				return err
+			}
 		}
-		if err := pointLink(t, dir, l.Name, s); err != nil {
+		if level == moraine.Memory { // every committed step is there, or safer
+			if err := pointLink(t, dir, "latest", s); err != nil {
+				return err
+			}
+		}
+		if err := pointLink(t, dir, "latest-"+level.String(), s); err != nil {
 			return err
 		}
 	}
@@ -146,7 +148,7 @@ func refreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
 // refreshStepLink points `step-<n>` to the step of that number on the live branch. If the branch
 // has none, it uses the latest earlier attempt that saved it.
 func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64) error {
-	s, err := exactly(&t.View, r.Id, r.Attempt, true, number, 0)
+	s, err := exactly(&t.View, r.Id, r.Attempt, true, number, wanted{})
 	if err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 			return err
 		}
 		if ok {
-			if s, err = standing(&t.View, id, 0); err != nil {
+			if s, err = standing(&t.View, id, wanted{}); err != nil {
 				return err
 			}
 		}

@@ -15,7 +15,7 @@ func removeFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
 	switch {
 	case !dir.Sealed:
 		return nil
-	case dir.Step == (record.StepID{}):
+	case !dir.CommittedStep():
 		return tree.Immutable(t, dir)
 	}
 	s, err := tree.MustStep(&t.View, dir.Step)
@@ -34,7 +34,7 @@ func removeFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
 
 // removeStepTree removes the checkpoint whose directory a request removes as a tree.
 func removeStepTree(t *kvtx.Tx, dir *record.Inode, force bool) (*wire.MetaResponse, error) {
-	if dir.Step == (record.StepID{}) {
+	if !dir.CommittedStep() {
 		return nil, tree.Immutable(t, dir)
 	}
 	id := dir.Step

@@ -127,7 +127,7 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 // into it.
 func makeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginStep) (*record.Step, error) {
 	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: run.Uid, Gid: run.Gid, Nlink: 2,
-		Tenant: run.Tenant, Parent: run.Id, Sealed: true})
+		Tenant: run.Tenant, Parent: run.Id, Sealed: true, Step: id})
 	if err != nil {
 		return nil, err
 	}

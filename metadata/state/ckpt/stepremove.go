@@ -59,7 +59,7 @@ func takeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 			return err
 		}
 		t.Del(t.K.RunCommit(s.Id))
-		r.Committed--
+		r.AddStep(s.Level, -1)
 		if s.Lost() {
 			s.Loss = record.StepLoss{}
 			t.Count[record.CLostSteps]--
@@ -126,7 +126,7 @@ func otherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 	err = t.EachIn(t.K.RunCommits(r.Id), func(key, _ []byte) (bool, error) {
 		id := StepOfKey(key)
 		id.Step = ^id.Step
-		s, err := standing(&t.View, id, 0)
+		s, err := standing(&t.View, id, wanted{})
 		found = s != nil
 		return !found, err
 	})

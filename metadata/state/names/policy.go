@@ -31,8 +31,11 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 		}
 		p.Scheme = moraine.Scheme{K: uint8(s.GetK()), M: uint8(s.GetM())}
 	}
+	if err := checkpointPolicy(&p, dir, w.GetCheckpoint()); err != nil {
+		return nil, err
+	}
 	had := dir.Policy
-	if dir.Policy = p != (record.Policy{}); dir.Policy {
+	if dir.Policy = !p.Zero(); dir.Policy {
 		t.Put(t.K.Policy(dir.Id), p.Encode())
 	} else {
 		t.Del(t.K.Policy(dir.Id))

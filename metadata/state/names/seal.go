@@ -43,37 +43,46 @@ func sealedRecord(b []byte) bool {
 	return flags&record.InodeSealed != 0
 }
 
-// CheckSeals fails with Immutable if the command changed a sealed inode.
-func CheckSeals(t *kvtx.Tx) error {
-	if t.OpenAll {
-		return nil
-	}
+// LevelChange is a file of a checkpoint whose bytes have another level after the command.
+type LevelChange struct {
+	Dir      moraine.InodeID // of the checkpoint
+	Was, Now moraine.Level
+}
+
+// CheckSeals fails with Immutable if the command changed a sealed inode. It returns the sealed files
+// whose level changed, which is no change of what readers see.
+func CheckSeals(t *kvtx.Tx) (moved []LevelChange, err error) {
 	for _, cell := range t.Order {
 		if len(cell.Key) != 11 || cell.Key[2] != record.TabInode || cell.Want.Fresh {
 			continue
 		}
 		if err := t.B.Fill(cell); err != nil {
-			return err
+			return nil, err
 		}
 		if !cell.Exists || !sealedRecord(cell.Value) {
 			continue
 		}
 		was := &record.Inode{Id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.Key[3:])))}
 		if err := was.Decode(cell.Value); err != nil {
-			return err
+			return nil, err
 		}
 		var now *record.Inode
 		if w := cell.Want; w.Exists {
 			now = &record.Inode{Id: was.Id}
 			if err := now.Decode(w.Value); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		if err := checkSeal(t, was, now); err != nil {
-			return err
+		if !t.OpenAll {
+			if err := checkSeal(t, was, now); err != nil {
+				return nil, err
+			}
+		}
+		if now != nil && was.Typ == record.TypeFile && was.Parent != 0 && was.Safety() != now.Safety() {
+			moved = append(moved, LevelChange{was.Parent, was.Safety(), now.Safety()})
 		}
 	}
-	return nil
+	return moved, nil
 }
 
 // checkSeal compares a sealed inode before and after the command; now is nil if the inode is gone.

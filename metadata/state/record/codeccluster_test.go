@@ -99,7 +99,9 @@ var clusterCodecs = []valueKind{
 	}},
 	{"object", (&Object{At: Place{"b", "p/run/part"}, Version: "v1", Etag: "abc-2", Size: 1 << 33, Crc: 0xdeadbeef, Inode: 1<<40 | 9, Generation: 1<<56 | 4, Refs: 2,
 		Newest: true, Piece: 1 << 24, Tenant: 1, Kept: true, Job: 1<<40 | 7, Verified: wire.Verified_VERIFIED_READ_BACK}).Encode(), again(func() *Object { return &Object{} })},
-	{"policy", (&Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: moraine.Scheme{K: 4, M: 2}, Foreign: wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE}).Encode(), again(func() *Policy { return &Policy{} })},
+	{"policy", (&Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: moraine.Scheme{K: 4, M: 2}, Foreign: wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE,
+		Format: wire.CheckpointFormat_CHECKPOINT_FORMAT_HF, Levels: []LevelPolicy{{Level: moraine.Memory, Every: 1, KeepLast: 2},
+			{Level: moraine.NVMe, Every: 10, KeepEvery: 100, KeepMillis: 1 << 30, KeepBytes: 1 << 40, KeepTags: []string{"best"}}}}).Encode(), again(func() *Policy { return &Policy{} })},
 	{"object-key", (&Owner{Object: 1<<40 | 2, Job: 1<<40 | 7, Until: 900000}).Encode(), again(func() *Owner { return &Owner{} })},
 	{"object-sums", EncodeSums([]uint32{1, 0xdeadbeef}), func(b []byte) ([]byte, error) {
 		sums, err := DecodeSums(b)
@@ -113,7 +115,8 @@ var clusterCodecs = []valueKind{
 		again(func() *Step { return &Step{} })},
 	{"aborted-step", (&Step{State: StepAborted, World: 4, Sealed: 2, Reason: "missing: ranks 1, 3", Missing: []uint32{1, 3}}).Encode(), again(func() *Step { return &Step{} })},
 	{"committed-step", (&Step{State: StepCommitted, World: 4, Sealed: 4, Dir: 1<<40 | 30, Timeout: 60000, LastSeal: 5000, Bytes: 1 << 40, Level: moraine.NVMe,
-		At: 1 << 60, Degraded: 1, Protects: 1, Job: 1<<40 | 9, Digest: bytes.Repeat([]byte{7}, 32)}).Encode(), again(func() *Step { return &Step{} })},
+		At: 1 << 60, Degraded: 1, Protects: 1, Job: 1<<40 | 9, Digest: bytes.Repeat([]byte{7}, 32), Files: 9, BelowObject: 3, Reached: [3]int64{5, 1 << 60, 0},
+		Mark: StepQuarantined, Note: "diverged", Tags: []string{"best", "eval"}, Pinned: true}).Encode(), again(func() *Step { return &Step{} })},
 	{"lost-step", (&Step{State: StepCommitted, World: 4, Sealed: 4, Dir: 1<<40 | 30, Bytes: 1 << 40, Level: moraine.NVMe, Digest: bytes.Repeat([]byte{7}, 32),
 		Index: 1<<40 | 33, Loss: StepLoss{1<<40 | 31, 1 << 33}}).Encode(), again(func() *Step { return &Step{} })},
 	{"begun-part", (&Part{Session: 1<<40 | 2}).Encode(), again(func() *Part { return &Part{} })},

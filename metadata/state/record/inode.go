@@ -44,7 +44,8 @@ type Inode struct {
 
 	// Of a directory: the number of entries, and of directories among them.
 	Entries uint64
-	// Step is the committed checkpoint in a sealed directory.
+	// Step is the checkpoint of a sealed directory. The checkpoint is committed once the directory
+	// has a name.
 	Step StepID
 	// Policy is set while the directory has a policy of its own.
 	Policy bool
@@ -77,7 +78,7 @@ const (
 	inodeManyLinks = 1 << iota
 	InodeOwned
 	inodeContent
-	inodeNamed
+	InodeNamed
 	inodeXattrs
 	inodeObject
 	inodeEvicted
@@ -192,7 +193,7 @@ func (i *Inode) Decode(b []byte) error {
 		d.fail(fmt.Errorf("file type %d", i.Typ))
 	}
 	i.Xattrs, i.Policy = flags&inodeXattrs != 0, flags&inodePolicy != 0
-	if flags&inodeNamed != 0 {
+	if flags&InodeNamed != 0 {
 		i.Name = d.string()
 	}
 	if flags&inodeObject != 0 {
@@ -232,6 +233,18 @@ func (i *Inode) Count(h TableHead) {
 func (i *Inode) Uncount(h TableHead) {
 	i.Stored -= h.Bytes
 	i.Evicted -= h.Evicted
+}
+
+// CommittedStep reports whether the inode is the directory of a committed checkpoint.
+func (i *Inode) CommittedStep() bool { return i.Step != (StepID{}) && i.Name != "" }
+
+// Safety returns the level of a file's bytes. A file without bytes is at nvme, and at object once it
+// was flushed.
+func (i *Inode) Safety() moraine.Level {
+	if i.Content == 0 {
+		return max(i.Level, moraine.NVMe)
+	}
+	return i.Level
 }
 
 // Clean reports whether an object has the whole present generation.

@@ -7,6 +7,8 @@ type Run struct {
 	Id        moraine.RunID // the directory's inode; in the key
 	Attempt   uint32        // the present attempt
 	Committed uint64        // committed steps of all attempts
+	// Of these, the steps at nvme or safer, and those at object.
+	AtNVMe, AtObject uint64
 }
 
 const RunVersion = 1
@@ -21,7 +23,27 @@ func (r *Run) fields(c *codec) *codec {
 	c.version(RunVersion)
 	uvarint(c, &r.Attempt)
 	uvarint(c, &r.Committed)
+	uvarint(c, &r.AtNVMe)
+	uvarint(c, &r.AtObject)
 	return c
+}
+
+// AddStep counts a committed step of the run that has a level; by is 1, or -1 to remove it.
+func (r *Run) AddStep(level moraine.Level, by int) {
+	r.Committed += uint64(by)
+	r.AtNVMe += uint64(by) * (1 - below(level, moraine.NVMe))
+	r.AtObject += uint64(by) * (1 - below(level, moraine.Object))
+}
+
+// HasLevel reports whether a committed step of the run has the level or a safer one.
+func (r *Run) HasLevel(level moraine.Level) bool {
+	switch {
+	case level >= moraine.Object:
+		return r.AtObject > 0
+	case level == moraine.NVMe:
+		return r.AtNVMe > 0
+	}
+	return r.Committed > 0
 }
 
 // Attempt is one launch of a run. Only the present attempt may save.

@@ -13,6 +13,10 @@ const (
 	StepCommitted = wire.StepState_STEP_STATE_COMMITTED
 	StepAborted   = wire.StepState_STEP_STATE_ABORTED
 	StepDeleted   = wire.StepState_STEP_STATE_DELETED
+
+	StepHealthy     = wire.StepMark_STEP_MARK_HEALTHY
+	StepQuarantined = wire.StepMark_STEP_MARK_QUARANTINED
+
 	// stepLost is the state shown for a committed step with lost bytes. Its record stays in the
 	// state committed: it is as immutable as others, and its bytes may return.
 	stepLost = wire.StepState_STEP_STATE_LOST
@@ -65,18 +69,29 @@ type Step struct {
 	Reason   string
 	Missing  []uint32 // of an aborted step
 	Bytes    uint64
+	// Files of the parts and the index; those of them below nvme, and those that no object has.
+	Files, BelowNVMe, BelowObject uint64
+	// Level is that of the least safe file of a committed step. Reached has when the step first had
+	// each level from memory on, wall clock; 0: never.
 	Level    moraine.Level
+	Reached  [levels]int64
 	At       int64 // time of the commit, wall clock
 	Degraded uint64
 	Protects uint32
 	Job      moraine.JobID
 	Digest   []byte
 	Index    moraine.InodeID // of a committed step; 0 if it has none
-	Loss     StepLoss        // a lost place of a committed step
+	Mark     wire.StepMark   // zero: nobody said anything
+	Note     string          // of the mark
+	Tags     []string
+	Pinned   bool
+	Loss     StepLoss // a lost place of a committed step
 }
 
 const (
 	StepVersion = 1
+	// levels is the number of levels that a committed step may have.
+	levels = moraine.Object - moraine.Memory + 1
 	// stepHasLoss is a bit in the state byte of a record with a loss at its end.
 	stepHasLoss = 0x80
 )
@@ -108,13 +123,26 @@ func (s *Step) fields(c *codec) *codec {
 		uvarint(c, &missing[i])
 	}
 	uvarint(c, &s.Bytes)
+	uvarint(c, &s.Files)
+	uvarint(c, &s.BelowNVMe)
+	uvarint(c, &s.BelowObject)
 	oneByte(c, &s.Level)
+	for i := range s.Reached {
+		fixed64(c, &s.Reached[i])
+	}
 	fixed64(c, &s.At)
 	uvarint(c, &s.Degraded)
 	uvarint(c, &s.Protects)
 	fixed64(c, &s.Job)
 	c.bytes(&s.Digest)
 	fixed64(c, &s.Index)
+	oneByte(c, &s.Mark)
+	c.string(&s.Note)
+	tags := list(c, &s.Tags, 1)
+	for i := range tags {
+		c.string(&tags[i])
+	}
+	c.bool(&s.Pinned)
 	if state&stepHasLoss != 0 {
 		fixed64(c, &s.Loss.Inode)
 		if uvarint(c, &s.Loss.Offset); s.Loss.Inode == 0 {
@@ -130,15 +158,63 @@ func (s *Step) ToWire() *wire.Step {
 		Key: s.Id.ToWire(), State: s.State, World: s.World, Sealed: s.Sealed, Dir: uint64(s.Dir), Missing: s.Missing,
 		Reason: s.Reason, Bytes: s.Bytes, Level: uint32(s.Level), CommittedAt: s.At, Degraded: s.Degraded,
 		Protects: s.Protects, Job: uint64(s.Job), Digest: s.Digest,
+		Mark: s.Mark, Note: s.Note, Tags: s.Tags, Pinned: s.Pinned,
+		Files: s.Files, BelowNvme: s.BelowNVMe, BelowObject: s.BelowObject,
 	}
 	if s.State == StepCommitted {
 		w.Path = s.Id.String()
+	}
+	for i, at := range s.Reached {
+		if at != 0 {
+			w.Reached = append(w.Reached, &wire.LevelTime{Level: uint32(moraine.Memory) + uint32(i), At: at})
+		}
 	}
 	if s.Lost() {
 		w.State = stepLost
 		w.Loss = &wire.StepLoss{Inode: uint64(s.Loss.Inode), Offset: uint64(s.Loss.Offset)}
 	}
 	return w
+}
+
+// AddFile counts a file of the step that has a level.
+func (s *Step) AddFile(level moraine.Level) {
+	s.Files++
+	s.BelowNVMe += below(level, moraine.NVMe)
+	s.BelowObject += below(level, moraine.Object)
+}
+
+// MoveFile records that a file of the step has another level.
+func (s *Step) MoveFile(was, now moraine.Level) {
+	s.BelowNVMe += below(now, moraine.NVMe) - below(was, moraine.NVMe)
+	s.BelowObject += below(now, moraine.Object) - below(was, moraine.Object)
+}
+
+func below(level, than moraine.Level) uint64 {
+	if level < than {
+		return 1
+	}
+	return 0
+}
+
+// FilesLevel returns the level that all files of the step have.
+func (s *Step) FilesLevel() moraine.Level {
+	switch {
+	case s.BelowNVMe > 0:
+		return moraine.Memory
+	case s.BelowObject > 0:
+		return moraine.NVMe
+	}
+	return moraine.Object
+}
+
+// SetLevel gives a committed step a level, and notes when it first had it and the ones below.
+func (s *Step) SetLevel(level moraine.Level, now int64) {
+	s.Level = level
+	for l := moraine.Memory; l <= level; l++ {
+		if at := &s.Reached[l-moraine.Memory]; *at == 0 {
+			*at = now
+		}
+	}
 }
 
 // Silent reports whether an open step has waited too long for its next seal.

@@ -106,7 +106,7 @@ func Immutable(t *kvtx.Tx, i *record.Inode) error {
 	switch {
 	case i.Typ == record.TypeSymlink:
 		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the link belongs to its training run, which moves it to the newest step")
-	case dir.Step != (record.StepID{}):
+	case dir.CommittedStep():
 		what = "committed step " + dir.Step.String()
 	case dir.Sealed:
 		what = "a step that a launch saves"

@@ -34,7 +34,7 @@ func seatOf(b []byte) (seat, error) {
 	d.Version(record.InodeVersion)
 	s := seat{there: true, typ: d.Byte()}
 	flags := d.Uvarint()
-	s.step = flags&record.InodeStep != 0
+	s.step = flags&record.InodeStep != 0 && flags&record.InodeNamed != 0
 	d.Uvarint() // mode
 	d.Uvarint() // uid
 	d.Uvarint() // gid
