@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -50,4 +51,27 @@ func TestCompareAndWaitCommands(t *testing.T) {
 	go func() { saved <- invoke(t, env, save("4", one, "--world", "2", "--rank", "1")...).code }()
 	works(t, env, "ckpt", "wait", run, "--step", "4", "--timeout", "1m")
 	require.Zero(t, <-saved+<-saved)
+}
+
+// TestAStepGoesToTheBucket saves a step, waits for each of its levels, and reads it from the bucket
+// once its stripes are evicted. Without a bucket the wait for level object fails at once.
+func TestAStepGoesToTheBucket(t *testing.T) {
+	t.Parallel()
+	rng := random(seed(t))
+	const run = "moraine:///runs/r"
+	one, _ := tensorOf(t, rng)
+	none := settingsFor(startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
+	requireRefused(t, invoke(t, none, "ckpt", "save", run, "--step", "1", "--level", "object", one), 1, "no chunkserver has a bucket", "--bucket")
+
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
+	env := settingsFor(c)
+	require.Contains(t, works(t, env, "ckpt", "save", run, "--step", "1", "--level", "memory", one), "is committed at level ")
+	works(t, env, "ckpt", "wait", run, "--step", "1", "--level", "nvme")
+	require.Contains(t, works(t, env, "ckpt", "wait", run, "--step", "1", "--level", "object"), "is committed at level object")
+	names := works(t, env, "ls", run)
+	for _, link := range []string{"latest", "latest-memory", "latest-nvme", "latest-object"} {
+		require.Contains(t, strings.Fields(names), link)
+	}
+	works(t, env, "evict", "--wait", run+"/step-1")
+	works(t, env, "ckpt", "verify", run)
 }

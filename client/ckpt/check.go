@@ -37,7 +37,7 @@ func verdict(format string, args ...any) error {
 
 // checkStep is CheckStep over any cluster.
 func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFile, error) {
-	step, err := getStep(ctx, c, key, 0)
+	step, err := getStep(ctx, c, key)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,11 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.create(ctx, moraine.InodeID(step.GetDir()))
+	level := moraine.NVMe
+	if step.GetBelowNvme() > 0 {
+		level = moraine.Memory // the index need not be safer than the parts
+	}
+	w, err := c.create(ctx, moraine.InodeID(step.GetDir()), level)
 	if err != nil {
 		return nil, err
 	}

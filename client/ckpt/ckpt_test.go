@@ -393,10 +393,10 @@ func TestOneUnsealedSaveAtATime(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 	require.NoError(t, s.Seal(ctx))
 	require.ErrorIs(t, s.Seal(ctx), moraine.InvalidArgument)
-	s2, err := r.Begin(ctx, 2, ckpt.BeginOptions{})
+	_, err = r.Begin(ctx, 2, ckpt.BeginOptions{})
 	require.NoError(t, err)
-	_, err = s2.Wait(ctx, moraine.Object)
-	require.ErrorIs(t, err, moraine.Unimplemented)
+	_, err = r.Begin(ctx, 3, ckpt.BeginOptions{Level: moraine.Object})
+	require.ErrorIs(t, err, moraine.InvalidArgument)
 }
 
 // TestStagingIsBounded delays the second save until the first is written, and refuses a part

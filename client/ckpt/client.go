@@ -38,7 +38,7 @@ type IndexFile struct {
 
 // GetStep returns a step in any state. It fails with NotFound if the run has no such step.
 func GetStep(ctx context.Context, c *client.Client, key client.StepKey) (StepInfo, error) {
-	s, err := getStep(ctx, overClient{c}, keyToWire(key), 0)
+	s, err := getStep(ctx, overClient{c}, keyToWire(key))
 	if err != nil {
 		return StepInfo{}, err
 	}
@@ -56,8 +56,8 @@ func (o overClient) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	return o.Raw().Meta(ctx, req)
 }
 
-func (o overClient) create(ctx context.Context, near moraine.InodeID) (fileWriter, error) {
-	f, err := o.CreateUnlinked(ctx, near, client.CreateOptions{Level: moraine.NVMe})
+func (o overClient) create(ctx context.Context, near moraine.InodeID, level moraine.Level) (fileWriter, error) {
+	f, err := o.CreateUnlinked(ctx, near, client.CreateOptions{Level: level})
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,9 @@ import (
 type cluster interface {
 	// Meta makes one request, retried across failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
-	// create makes an unlinked file in the tenant of the directory near.
-	create(ctx context.Context, near moraine.InodeID) (fileWriter, error)
+	// create makes an unlinked file in the tenant of the directory near. Its bytes are acknowledged
+	// at level, memory or nvme.
+	create(ctx context.Context, near moraine.InodeID, level moraine.Level) (fileWriter, error)
 	// open opens a file by its number, linked or not.
 	open(ctx context.Context, inode moraine.InodeID) (fileReader, error)
 	// leaseStep prevents the removal of a committed step until release, or until the session

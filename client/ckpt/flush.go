@@ -119,7 +119,7 @@ func (s *Part) key() *wire.StepKey { return stepKeyOf(s.run.id, s.run.attempt, s
 func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
 		Key: s.key(), Rank: s.run.opts.Rank, World: s.run.opts.World,
-		SealTimeoutMillis: uint64(s.opts.SealTimeout.Milliseconds()),
+		SealTimeoutMillis: uint64(s.opts.SealTimeout.Milliseconds()), Bytes: uint64(s.opts.Bytes),
 	}}})
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, 
 	g.SetLimit(filesAtOnce)
 	for i := range files {
 		g.Go(func() (err error) {
-			sealed.Files[i], results[i], err = files[i].write(gctx, s.run.c, moraine.InodeID(step.GetDir()))
+			sealed.Files[i], results[i], err = files[i].write(gctx, s.run.c, moraine.InodeID(step.GetDir()), s.opts.Level)
 			return err
 		})
 	}
@@ -291,9 +291,9 @@ func (s *Part) tensorFile(n int) (outFile, error) {
 	return f, nil
 }
 
-// write writes one file and commits it, unlinked.
-func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID) (*wire.PartFile, committed, error) {
-	w, err := c.create(ctx, near)
+// write writes one file and commits it at a level, unlinked.
+func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID, level moraine.Level) (*wire.PartFile, committed, error) {
+	w, err := c.create(ctx, near, level)
 	if err != nil {
 		return nil, committed{}, err
 	}

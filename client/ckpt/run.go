@@ -165,8 +165,8 @@ func (r *Run) ID() moraine.InodeID { return r.id }
 // Attempt returns the number of the attempt that this process belongs to; 0 for a reader.
 func (r *Run) Attempt() uint32 { return r.attempt }
 
-// WaitStep waits until a step of the run's attempt is committed at level memory or nvme, whoever
-// saved it. It fails with Aborted if the step never will be. For a reader it is a step of the
+// WaitStep waits until a step of the run's attempt is committed at level memory, nvme or object,
+// whoever saved it. For level object it asks for the flush of the step. It fails with Aborted if the step never will be. For a reader it is a step of the
 // current attempt, also if no rank has begun it yet, or a committed step of the branch that Resolve
 // searches. With an error it returns the step as the service last reported it; its State is empty
 // if there was no report.
@@ -226,8 +226,14 @@ type StepInfo struct {
 	// Path of a committed step, below the run's directory.
 	Path string
 	// Dir is the inode of the step's directory.
-	Dir   moraine.InodeID
-	Level moraine.Level
+	Dir moraine.InodeID
+	// Level is that of the least safe file of a committed step. Reached is when the step first had
+	// each level.
+	Level   moraine.Level
+	Reached map[moraine.Level]time.Time
+	// Files of the parts and the index; those of them below nvme, and those that are not in the
+	// bucket.
+	Files, BelowNVMe, BelowObject uint64
 	// World ranks take part; Sealed of them have sealed; Missing lists those that have not (at
 	// most 1,000).
 	World, Sealed uint32
@@ -264,7 +270,12 @@ var stepStates = map[wire.StepState]StepState{
 }
 
 func stepInfo(s *wire.Step) StepInfo {
+	reached := make(map[moraine.Level]time.Time, len(s.GetReached()))
+	for _, r := range s.GetReached() {
+		reached[moraine.Level(r.GetLevel())] = time.Unix(0, r.GetAt())
+	}
 	return StepInfo{
+		Reached: reached, Files: s.GetFiles(), BelowNVMe: s.GetBelowNvme(), BelowObject: s.GetBelowObject(),
 		Run: moraine.InodeID(s.GetKey().GetRun()), Attempt: s.GetKey().GetAttempt(), Step: s.GetKey().GetStep(),
 		State: stepStates[s.GetState()], Path: s.GetPath(), Dir: moraine.InodeID(s.GetDir()), Level: moraine.Level(s.GetLevel()),
 		World: s.GetWorld(), Sealed: s.GetSealed(), Missing: s.GetMissing(), Reason: s.GetReason(),
@@ -275,4 +286,15 @@ func stepInfo(s *wire.Step) StepInfo {
 
 func (s *StepInfo) ref() string {
 	return fmt.Sprintf("step %d (attempt %d)", s.Step, s.Attempt)
+}
+
+// Lacks says what the step waits for on its way to the bucket.
+func (s *StepInfo) Lacks() string {
+	switch {
+	case s.State != StepCommitted:
+		return fmt.Sprintf("%d of %d ranks have sealed", s.Sealed, s.World)
+	case s.BelowNVMe > 0:
+		return fmt.Sprintf("it is committed at %s: %d of %d files are not on their devices yet", s.Level, s.BelowNVMe, s.Files)
+	}
+	return fmt.Sprintf("it is committed at %s: %d of %d files are not in the bucket yet", s.Level, s.BelowObject, s.Files)
 }

@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,10 @@ type BeginOptions struct {
 	// SealTimeout aborts the step if no rank has sealed its part for this long. All ranks should
 	// use the same value. Default 10 min.
 	SealTimeout time.Duration
+	// Level is where the service has the part's bytes when it accepts them: memory, of as many
+	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves. Default
+	// memory.
+	Level moraine.Level
 	// Bytes is how many bytes of tensors and blobs the part will have at most. With an agent it
 	// must be given: Begin fails at once if the node's arenas have no room for it.
 	Bytes int64
@@ -78,6 +83,7 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
+	opts.Level = cmp.Or(opts.Level, moraine.Memory)
 	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
 		slices: make(map[string][]stagedTensor), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
@@ -86,6 +92,8 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
+	case opts.Level != moraine.Memory && opts.Level != moraine.NVMe:
+		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("a part cannot be saved at level %s: use memory or nvme", opts.Level))
 	case r.closed:
 		return nil, s.wrap(moraine.Canceled)
 	case r.opts.ReadOnly:
@@ -301,11 +309,13 @@ func (s *Part) Written() time.Duration {
 	}
 }
 
-// Wait blocks until the step is safe at level memory or nvme. Then all ranks
-// have sealed, and a mover has committed the step at that level. Level local
-// needs an agent: this rank's part survives the end of its process, and the
-// step is still open. Level object is Unimplemented. If the step was aborted
-// Wait fails with Aborted and, in a *MissingError, the ranks that caused it.
+// Wait blocks until the step is safe at level memory, nvme or object. Then all
+// ranks have sealed, and the step is committed and all its files are at that
+// level. For level object Wait asks for the flush of the step, whatever the
+// policy of its directory. Level local needs an agent: this rank's part
+// survives the end of its process, and the step is still open. If the step was
+// aborted Wait fails with Aborted and, in a *MissingError, the ranks that caused
+// it.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: StepOpen, World: s.run.opts.World}
 	if err := canWaitFor(level, s.run.agent != nil); err != nil {
@@ -337,13 +347,13 @@ func (s *Part) localLevel() error {
 // canWaitFor returns why Wait cannot wait for a level; nil if it can.
 func canWaitFor(level moraine.Level, agent bool) error {
 	switch {
-	case level == moraine.Memory, level == moraine.NVMe, level == moraine.Local && agent:
+	case level >= moraine.Memory && level <= moraine.Object, level == moraine.Local && agent:
 		return nil
 	case level == moraine.Local:
 		return errors.New("level local: without an agent, staged bytes are only in the memory of this process and die with it: " +
 			"start `moraine agent` on the node and set RunOptions.Agent, or wait for memory or nvme")
 	}
-	return fmt.Errorf("level %s: wait for memory or nvme", level)
+	return fmt.Errorf("level %s: wait for memory, nvme or object", level)
 }
 
 // whyFailed asks the service whether the part failed because the step was aborted: the service
@@ -352,7 +362,7 @@ func (s *Part) whyFailed(ctx context.Context, info StepInfo, err error) (StepInf
 	if s.aborted || s.reported { // the service would report this same failure
 		return info, err
 	}
-	step, serr := getStep(ctx, s.run.c, s.key(), 0)
+	step, serr := getStep(ctx, s.run.c, s.key())
 	if serr != nil {
 		return info, err
 	}

@@ -52,10 +52,14 @@ func rankList(ranks []uint32) string {
 // pollMillis is how long one GetStep waits at the service.
 const pollMillis = 10_000
 
-// getStep requests a step; with waitMillis above 0 the service waits that long for its end.
-func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint64) (*wire.Step, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{
-		GetStep: &wire.GetStep{Key: key, WaitMillis: waitMillis}}})
+// getStep requests a step.
+func getStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.Step, error) {
+	return awaitStep(ctx, c, &wire.GetStep{Key: key})
+}
+
+// awaitStep requests a step; the service may wait for its end or its level.
+func awaitStep(ctx context.Context, c cluster, op *wire.GetStep) (*wire.Step, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: op}})
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +70,13 @@ func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint6
 // answers at once when ctx ends soon: without a pause, requests would follow each other until then.
 const stepPoll = 100 * time.Millisecond
 
-// levelPoll is how often waitStep polls the level of a committed step.
-const levelPoll = time.Second
-
 // waitStep waits until a step is committed at level, or never will be. With an error it returns
 // the step as the service last reported it.
 func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey, level moraine.Level) (info StepInfo, err error) {
+	first := min(level, moraine.NVMe) // a step goes there by itself
+	flush := flushOf{c: c}
 	for {
-		s, err := getStep(ctx, c, key, pollMillis)
+		s, err := awaitStep(ctx, c, &wire.GetStep{Key: key, WaitMillis: pollMillis, Level: uint32(first)})
 		if err != nil {
 			return info, err
 		}
@@ -81,17 +84,17 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 		if err := stepEnded(&info); err != nil {
 			return info, err
 		}
-		if info.State == StepCommitted {
+		if info.State == StepCommitted && info.Level >= first {
 			if info.Level >= level {
 				return info, nil
 			}
-			pause(ctx, clk, levelPoll) // the service answers for a committed step at once
-		} else {
-			pause(ctx, clk, stepPoll)
+			if err := flush.further(ctx, &info); err != nil {
+				return info, err
+			}
 		}
+		pause(ctx, clk, stepPoll)
 		if err := ctx.Err(); err != nil {
-			return info, &moraine.Error{Op: "ckpt.Wait", Ref: info.ref(), Kind: moraine.Timeout, Err: fmt.Errorf(
-				"%d of %d ranks have sealed: %w", info.Sealed, info.World, err)}
+			return info, &moraine.Error{Op: "ckpt.Wait", Ref: info.ref(), Kind: moraine.Timeout, Err: fmt.Errorf("%s: %w", info.Lacks(), err)}
 		}
 	}
 }
@@ -112,7 +115,7 @@ const beginPoll = time.Second
 // step of that attempt.
 func (r *Run) waitStepOfBranch(ctx context.Context, step uint64, level moraine.Level) (StepInfo, error) {
 	for {
-		s, err := getStep(ctx, r.c, stepKeyOf(r.id, 0, step), 0)
+		s, err := getStep(ctx, r.c, stepKeyOf(r.id, 0, step))
 		if err == nil {
 			info, err := waitStep(ctx, r.c, r.opts.Clock, s.GetKey(), level)
 			if info.State == "" {

@@ -94,6 +94,7 @@ func (h *Host) beat(ctx context.Context, dev *wire.Device) {
 		if err == nil { // the next heartbeat follows a lost one
 			h.learn(resp.GetHeartbeat().GetKeys())
 			h.verify(resp.GetHeartbeat())
+			h.settle(resp.GetHeartbeat())
 		}
 	}
 }

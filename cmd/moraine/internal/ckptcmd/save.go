@@ -67,7 +67,7 @@ step appears when all parts are saved.`,
 		"live sessions")
 	f.StringVar(&scheme, "scheme", "", cli.SchemeUsage)
 	f.StringVar(&opts.Agent, "agent", "", "unix socket of the node's agent, which then keeps and writes the files (default: none)")
-	f.StringVar(&level, "level", "nvme", "level to wait for: nvme, memory, or local (in the agent's memory)")
+	f.StringVar(&level, "level", "nvme", "level to wait for: memory, nvme, object, or local (in the agent's memory)")
 	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
 		"sealed for this long")
 	return cmd

@@ -30,6 +30,9 @@ func newCkptWaitCommand(env *cli.Env) *cobra.Command {
 begun it yet. A step that an earlier attempt committed counts if the current one continues
 from it or from a later step. The exit code is 0 only then.
 
+A step goes from memory to nvme by itself. With --level object the command asks for its flush to
+the bucket, and waits for it.
+
 If the step is aborted, or the timeout passes, the command names the ranks that have not
 saved their parts. The run must exist.`,
 		Example: `  moraine ckpt wait moraine:///runs/llama --step 1000 --timeout 10m
@@ -40,8 +43,8 @@ saved their parts. The run must exist.`,
 				return cli.UsageError("no step is named: give --step N")
 			}
 			var err error
-			if w.level, err = moraine.ParseLevel(level); err != nil || w.level != moraine.NVMe && w.level != moraine.Memory {
-				return cli.UsageError("--level %q: write nvme or memory", level)
+			if w.level, err = moraine.ParseLevel(level); err != nil || w.level < moraine.Memory {
+				return cli.UsageError("--level %q: write memory, nvme or object", level)
 			}
 			if w.timeout < 0 {
 				return cli.UsageError("--timeout %v: write a time above 0, or 0 to wait without end", w.timeout)
@@ -55,7 +58,7 @@ saved their parts. The run must exist.`,
 	}
 	f := cmd.Flags()
 	f.Uint64Var(&w.step, "step", 0, "step to wait for")
-	f.StringVar(&level, "level", "nvme", "level to wait for: nvme or memory")
+	f.StringVar(&level, "level", "nvme", "level to wait for: memory, nvme or object")
 	f.DurationVar(&w.timeout, "timeout", 0, "how long to wait (default: without end)")
 	return cmd
 }
@@ -105,7 +108,7 @@ func (w stepWait) afterTimeout(ctx context.Context, c *cli.Connection, l cli.Loc
 		if info.Level >= w.level {
 			return info, nil
 		}
-		return info, lacks("it is committed at level %s only", info.Level)
+		return info, lacks("%s", info.Lacks())
 	case ckpt.StepOpen:
 		return info, lacks("%d of %d ranks have sealed: %w", info.Sealed, info.World, &ckpt.MissingError{Ranks: info.Missing})
 	case ckpt.StepSealed:
