@@ -5,8 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
+	"log/slog"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -14,86 +13,116 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// DefaultMetadataPort is the port of a metadata server whose address names none.
-const DefaultMetadataPort = "7400"
+// Mode says how connections are protected. It must equal that of the servers.
+type Mode = transport.Mode
 
-// Cluster says which cluster a program connects to, and with which identity.
-type Cluster struct {
-	// Endpoint lists the addresses of the metadata servers, HOST or HOST:PORT, separated by
-	// commas. One server that answers is enough.
+// The modes.
+const (
+	// Secure encrypts everything with TLS 1.3.
+	Secure = transport.Secure
+	// CRC encrypts the requests, and sends the bytes of files with checksums but without
+	// encryption. It is for networks without attackers, at a fraction of the cost.
+	CRC = transport.CRC
+)
+
+// Options say how Open connects. Only Certs is required.
+type Options struct {
+	// Endpoint lists the metadata servers for an address that names none (moraine:///PATH), as
+	// HOST or HOST:PORT, separated by commas.
 	Endpoint string
 	// Certs is the directory with ca.crt, NAME.crt and NAME.key. `moraine cert issue` makes
 	// them.
 	Certs string
 	// Identity is NAME. Default: the one certificate in Certs.
 	Identity string
-	// Mode is transport.Secure (the default) or transport.CRC, and must equal that of the
-	// servers.
-	Mode transport.Mode
+	// Mode is Secure (the default) or CRC.
+	Mode Mode
+	// Log receives what the client logs. Default: nothing.
+	Log *slog.Logger
+	// Config has further settings. Open sets Metadata and Scope itself, from the address.
+	Config Config
 }
 
-// ClusterFromEnv returns the cluster that MORAINE_ENDPOINT, MORAINE_CERTS, MORAINE_IDENTITY and
-// MORAINE_MODE name, as the command line does. getenv is os.Getenv, or a test's replacement.
-func ClusterFromEnv(getenv func(string) string) Cluster {
-	return Cluster{Endpoint: getenv("MORAINE_ENDPOINT"), Certs: getenv("MORAINE_CERTS"),
-		Identity: getenv("MORAINE_IDENTITY"), Mode: transport.Mode(getenv("MORAINE_MODE"))}
+// OptionsFromEnv returns the options that MORAINE_ENDPOINT, MORAINE_CERTS, MORAINE_IDENTITY and
+// MORAINE_MODE give, as the command line reads them. getenv is os.Getenv, or a test's replacement.
+func OptionsFromEnv(getenv func(string) string) Options {
+	return Options{Endpoint: getenv("MORAINE_ENDPOINT"), Certs: getenv("MORAINE_CERTS"),
+		Identity: getenv("MORAINE_IDENTITY"), Mode: Mode(getenv("MORAINE_MODE"))}
 }
 
-// Connect opens a session with a cluster, over connections of its own. It takes cfg.Metadata
-// from at.Endpoint; the zero value of each other field means its default. The caller closes the
-// Client, which also closes the connections. ctx bounds only the opening.
+// Open opens a session with the cluster at an address, over connections of its own. The address
+// is moraine://HOST[:PORT],HOST[:PORT],.../PATH: any of its metadata servers is enough, three are
+// better. All paths of the client start at PATH, which must exist; see Config.Scope. Without PATH
+// they start at the top of what the certificate permits. Open reads no environment. The caller
+// closes the Client, which also closes the connections. ctx bounds only the opening.
 //
-// It fails with InvalidArgument if at is incomplete, and with NotFound if a
-// certificate is missing. It fails with Unauthenticated or PermissionDenied if
-// the cluster does not accept the certificate. It fails with Unavailable or
-// Timeout if no majority of the metadata servers answers.
-func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
-	const op = "client.Connect"
-	cfg.Metadata = SplitEndpoint(at.Endpoint)
-	if len(cfg.Metadata) == 0 {
-		return nil, &moraine.Error{Op: op, Kind: moraine.InvalidArgument, Err: errors.New("name the metadata servers in Cluster.Endpoint, as host1:" + DefaultMetadataPort)}
-	}
-	at.Mode = cmp.Or(at.Mode, transport.Secure)
-	name := at.Identity
-	if name == "" {
-		names, err := pki.Names(at.Certs)
-		if err != nil {
-			return nil, &moraine.Error{Op: op, Ref: at.Certs, Kind: moraine.NotFound, Err: err}
-		}
-		if len(names) != 1 {
-			return nil, &moraine.Error{Op: op, Ref: at.Certs, Kind: moraine.InvalidArgument,
-				Err: fmt.Errorf("the directory holds the certificates %q, not one: name it in Cluster.Identity", names)}
-		}
-		name = names[0]
-	}
-	id, err := pki.LoadIdentity(pki.FilesIn(at.Certs, name))
+// It fails with InvalidArgument if the address or an option is wrong or missing, and with NotFound
+// if a certificate or PATH is missing. It fails with Unauthenticated or PermissionDenied if the
+// cluster does not accept the certificate. It fails with Unavailable or Timeout if no majority of
+// the metadata servers answers.
+func Open(ctx context.Context, address string, opts Options) (*Client, error) {
+	const op = "client.Open"
+	cfg, err := opts.config(address)
 	if err != nil {
-		return nil, retry.Wrap(op, at.Certs, err)
+		return nil, &moraine.Error{Op: op, Ref: address, Kind: moraine.InvalidArgument, Err: err}
 	}
-	pool, err := transport.NewPool(transport.PoolConfig{Mode: at.Mode}, transport.PoolDeps{Identity: id})
+	id, err := opts.identity()
 	if err != nil {
-		return nil, retry.Wrap(op, "", err)
+		return nil, retry.Wrap(op, opts.Certs, err)
 	}
-	c, err := Dial(ctx, cfg, Deps{Dialer: pool})
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: cmp.Or(opts.Mode, Secure)}, transport.PoolDeps{Identity: id, Log: opts.Log})
 	if err != nil {
-		return nil, errors.Join(retry.Wrap(op, at.Endpoint, err), pool.Close())
+		return nil, retry.Wrap(op, address, err)
+	}
+	c, err := Dial(ctx, cfg, Deps{Dialer: pool, Log: opts.Log})
+	if err != nil {
+		return nil, errors.Join(retry.Wrap(op, address, err), pool.Close())
 	}
 	c.connections = pool
 	return c, nil
 }
 
-// SplitEndpoint returns the servers of an endpoint, each as its addresses: HOST or HOST:PORT,
-// separated by commas. A host without a port gets DefaultMetadataPort.
-func SplitEndpoint(endpoint string) (servers [][]string) {
-	for _, host := range strings.Split(endpoint, ",") {
-		host = strings.TrimRight(strings.TrimSpace(host), "/")
-		if host == "" {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(host); err != nil && !strings.HasPrefix(host, "unix:") {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), DefaultMetadataPort)
-		}
-		servers = append(servers, []string{host})
+// config returns the settings of a client of the cluster at address.
+func (o *Options) config(address string) (Config, error) {
+	cfg := o.Config
+	if len(cfg.Metadata) > 0 || cfg.Scope != "" {
+		return cfg, errors.New("name the metadata servers and the scope in the address, not in Options.Config")
 	}
-	return servers
+	switch o.Mode {
+	case "", Secure, CRC:
+	default:
+		return cfg, fmt.Errorf("Options.Mode is %q: use client.Secure or client.CRC", o.Mode)
+	}
+	a, err := ParseAddress(address)
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.Metadata = SplitEndpoint(cmp.Or(a.Hosts, o.Endpoint)); len(cfg.Metadata) == 0 {
+		return cfg, errors.New("no metadata server is named: write moraine://HOST1,HOST2,HOST3/PATH, or set Options.Endpoint (MORAINE_ENDPOINT)")
+	}
+	if a.Path != "/" {
+		cfg.Scope = a.Path
+	}
+	return cfg, nil
+}
+
+// identity loads the certificate that the options name.
+func (o *Options) identity() (*pki.Identity, error) {
+	if o.Certs == "" {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument,
+			Err: errors.New("no certificate is named: set Options.Certs (MORAINE_CERTS) to a directory that `moraine cert issue` made")}
+	}
+	name := o.Identity
+	if name == "" {
+		names, err := pki.Names(o.Certs)
+		if err != nil {
+			return nil, &moraine.Error{Kind: moraine.NotFound, Err: err}
+		}
+		if len(names) != 1 {
+			return nil, &moraine.Error{Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("the directory has the certificates %q, not one: name it in Options.Identity (MORAINE_IDENTITY)", names)}
+		}
+		name = names[0]
+	}
+	return pki.LoadIdentity(pki.FilesIn(o.Certs, name))
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// Connect as the environment says, write a file, and read it back.
-func ExampleConnect() {
+// Connect to a cluster with the certificate in a directory, write a file, and read it back.
+func ExampleOpen() {
 	ctx := context.Background()
-	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	c, err := client.Open(ctx, "moraine://host1,host2,host3/", client.Options{Certs: "/etc/moraine/certs"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,18 +45,29 @@ func ExampleConnect() {
 	fmt.Println(string(text))
 }
 
-// List a directory.
-func ExampleClient_ReadDir() {
+// Connect as the environment says (MORAINE_ENDPOINT, MORAINE_CERTS), and list a directory. The
+// paths of this client start at /datasets.
+func ExampleOptionsFromEnv() {
 	ctx := context.Background()
-	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	c, err := client.Open(ctx, "moraine:///datasets", client.OptionsFromEnv(os.Getenv))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	for entry, err := range c.ReadDir(ctx, "/datasets") {
+	for entry, err := range c.ReadDir(ctx, "/") {
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(entry.Name)
 	}
+}
+
+// Take an address apart, and give each of its servers a port.
+func ExampleParseAddress() {
+	a, err := client.ParseAddress("moraine://host1,host2:7500/runs/llama")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(client.SplitEndpoint(a.Hosts), a.Path)
+	// Output: [[host1:7400] [host2:7500]] /runs/llama
 }

@@ -28,9 +28,6 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
-// DType is the type of a tensor's elements.
-type DType = safetensors.DType
-
 // Tensor is one rank's slice of one tensor.
 type Tensor struct {
 	Name  string

@@ -8,13 +8,12 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
 // Save this rank's part of a step, and train while it is written.
 func ExampleRun_Begin() {
 	ctx := context.Background()
-	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	c, err := client.Open(ctx, "moraine:///", client.OptionsFromEnv(os.Getenv))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -30,7 +29,7 @@ func ExampleRun_Begin() {
 		log.Fatal(err)
 	}
 	weights := make([]byte, 1024*4)
-	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: safetensors.F32, Shape: []int64{1024}, Data: weights})
+	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: ckpt.F32, Shape: []int64{1024}, Data: weights})
 	if err == nil {
 		err = part.Seal(ctx)
 	}
@@ -48,7 +47,7 @@ func ExampleRun_Begin() {
 // Restore one slice of the newest step.
 func ExampleRun_Resolve() {
 	ctx := context.Background()
-	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	c, err := client.Open(ctx, "moraine:///", client.OptionsFromEnv(os.Getenv))
 	if err != nil {
 		log.Fatal(err)
 	}

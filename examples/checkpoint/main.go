@@ -18,7 +18,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
 const (
@@ -53,7 +52,7 @@ func saveAndRestore(ctx context.Context) error {
 
 // connect opens a client with the settings in the environment.
 func connect(ctx context.Context) (*client.Client, error) {
-	return client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	return client.Open(ctx, "moraine:///", client.OptionsFromEnv(os.Getenv))
 }
 
 // allRanks calls fn for each of world ranks, at the same time.
@@ -101,7 +100,7 @@ func save(ctx context.Context, c *client.Client, launch ckpt.Launch, step uint64
 		return err
 	}
 	first, n := share(rank, savers)
-	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: safetensors.F32, Shape: []int64{n, cols},
+	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: ckpt.F32, Shape: []int64{n, cols},
 		Global: []int64{rows, cols}, Offset: []int64{first, 0}, Data: values(step, first, n)})
 	if err == nil {
 		err = part.Seal(ctx)

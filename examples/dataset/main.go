@@ -31,7 +31,7 @@ func main() {
 }
 
 func writeAndRead(ctx context.Context) error {
-	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	c, err := client.Open(ctx, "moraine:///", client.OptionsFromEnv(os.Getenv))
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 	if err != nil {
 		return err
 	}
-	cfg := client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: clientMemory, CacheEntries: -1}
+	cfg := client.Config{Metadata: client.SplitEndpoint(env.Global.Endpoint), MemoryBytes: clientMemory, CacheEntries: -1}
 	if len(cfg.Metadata) == 0 {
 		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint (MORAINE_ENDPOINT)")
 	}

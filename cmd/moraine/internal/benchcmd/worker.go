@@ -44,7 +44,7 @@ func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, erro
 		return nil, nil, err
 	}
 	open = func(ctx context.Context) (bench.Target, error) {
-		c, err := client.Dial(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
+		c, err := client.Dial(ctx, client.Config{Metadata: client.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
 		if err != nil {
 			return nil, err
 		}

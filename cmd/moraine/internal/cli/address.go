@@ -30,27 +30,24 @@ type Location struct {
 }
 
 // RemotePrefix begins the address of a file in a cluster.
-const RemotePrefix = "moraine://"
+const RemotePrefix = client.AddressPrefix
 
 // ParseLocation reads moraine://HOSTS/PATH, moraine:///PATH or a local path.
 func ParseLocation(arg string) (Location, error) {
-	rest, ok := strings.CutPrefix(arg, RemotePrefix)
-	if !ok {
-		if strings.HasPrefix(arg, "s3://") {
-			return Location{}, UsageError("%s: moraine does not support s3:// addresses yet; copy "+
-				"through a local path", arg)
+	switch {
+	case strings.HasPrefix(arg, "moraine:"):
+		a, err := client.ParseAddress(arg)
+		if err != nil {
+			return Location{}, UsageError("%v", err)
 		}
-		if arg == "" {
-			return Location{}, UsageError("the path is empty")
-		}
-		if p, ok := strings.CutPrefix(arg, "moraine:"); ok {
-			return Location{}, UsageError("%s: write a path in the cluster as moraine:///%s, or "+
-				"moraine://HOST/PATH", arg, strings.TrimLeft(p, "/"))
-		}
-		return Location{Path: arg, Dir: strings.HasSuffix(arg, "/")}, nil
+		return Location{Remote: true, Hosts: a.Hosts, Path: a.Path, Dir: a.Dir}, nil
+	case strings.HasPrefix(arg, "s3://"):
+		return Location{}, UsageError("%s: moraine does not support s3:// addresses yet; copy "+
+			"through a local path", arg)
+	case arg == "":
+		return Location{}, UsageError("the path is empty")
 	}
-	hosts, p, _ := strings.Cut(rest, "/")
-	return Location{Remote: true, Hosts: hosts, Path: path.Clean("/" + p), Dir: p == "" || strings.HasSuffix(p, "/")}, nil
+	return Location{Path: arg, Dir: strings.HasSuffix(arg, "/")}, nil
 }
 
 // ParseRemote is ParseLocation for commands that take cluster paths only.
@@ -68,11 +65,6 @@ func (l Location) String() string {
 		return l.Path
 	}
 	return RemotePrefix + l.Hosts + l.Path
-}
-
-// SplitEndpoint reads HOST[:PORT],... into addresses, one server each.
-func SplitEndpoint(s string) [][]string {
-	return client.SplitEndpoint(strings.TrimPrefix(s, RemotePrefix))
 }
 
 // ServerAddress reads the address at which other servers reach a metadata server. It

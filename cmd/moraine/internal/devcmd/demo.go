@@ -97,7 +97,7 @@ func connectProcs(ctx context.Context, env *cli.Env, c *devcluster.Cluster) (*cl
 		return nil, nil, err
 	}
 	sec := cli.Security{Mode: transport.Mode(c.Mode()), Identity: id}
-	conn, err := cli.Connect(ctx, sec, client.Config{Metadata: cli.SplitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
+	conn, err := cli.Connect(ctx, sec, client.Config{Metadata: client.SplitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
 	if err != nil {
 		return nil, nil, err
 	}

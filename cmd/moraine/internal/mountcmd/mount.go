@@ -229,7 +229,7 @@ func dialForMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Loc
 	if hosts == "" {
 		hosts = env.Global.Endpoint
 	}
-	if cfg.Metadata = cli.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
+	if cfg.Metadata = client.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
 		return nil, cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
 			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
 	}

@@ -130,7 +130,7 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	if hosts == "" {
 		hosts = env.Global.Endpoint
 	}
-	cfg := client.Config{Metadata: cli.SplitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
+	cfg := client.Config{Metadata: client.SplitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
 		CacheEntries: cli.CacheEntries(o.cache)}
 	if len(cfg.Metadata) == 0 {
 		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
