@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 )
@@ -60,11 +61,11 @@ func OptionsFromEnv(getenv func(string) string) Options {
 // if a certificate or PATH is missing. It fails with Unauthenticated or PermissionDenied if the
 // cluster does not accept the certificate. It fails with Unavailable or Timeout if no majority of
 // the metadata servers answers.
-func Open(ctx context.Context, address string, opts Options) (*Client, error) {
+func Open(ctx context.Context, at string, opts Options) (*Client, error) {
 	const op = "client.Open"
-	cfg, err := opts.config(address)
+	cfg, err := opts.config(at)
 	if err != nil {
-		return nil, &moraine.Error{Op: op, Ref: address, Kind: moraine.InvalidArgument, Err: err}
+		return nil, &moraine.Error{Op: op, Ref: at, Kind: moraine.InvalidArgument, Err: err}
 	}
 	id, err := opts.identity()
 	if err != nil {
@@ -72,18 +73,18 @@ func Open(ctx context.Context, address string, opts Options) (*Client, error) {
 	}
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: cmp.Or(opts.Mode, Secure)}, transport.PoolDeps{Identity: id, Log: opts.Log})
 	if err != nil {
-		return nil, retry.Wrap(op, address, err)
+		return nil, retry.Wrap(op, at, err)
 	}
 	c, err := Dial(ctx, cfg, Deps{Dialer: pool, Log: opts.Log})
 	if err != nil {
-		return nil, errors.Join(retry.Wrap(op, address, err), pool.Close())
+		return nil, errors.Join(retry.Wrap(op, at, err), pool.Close())
 	}
 	c.connections = pool
 	return c, nil
 }
 
-// config returns the settings of a client of the cluster at address.
-func (o *Options) config(address string) (Config, error) {
+// config returns the settings of a client of the cluster at an address.
+func (o *Options) config(at string) (Config, error) {
 	cfg := o.Config
 	if len(cfg.Metadata) > 0 || cfg.Scope != "" {
 		return cfg, errors.New("name the metadata servers and the scope in the address, not in Options.Config")
@@ -93,11 +94,11 @@ func (o *Options) config(address string) (Config, error) {
 	default:
 		return cfg, fmt.Errorf("Options.Mode is %q: use client.Secure or client.CRC", o.Mode)
 	}
-	a, err := ParseAddress(address)
+	a, err := address.Parse(at)
 	if err != nil {
 		return cfg, err
 	}
-	if cfg.Metadata = SplitEndpoint(cmp.Or(a.Hosts, o.Endpoint)); len(cfg.Metadata) == 0 {
+	if cfg.Metadata = address.SplitEndpoint(cmp.Or(a.Hosts, o.Endpoint)); len(cfg.Metadata) == 0 {
 		return cfg, errors.New("no metadata server is named: write moraine://HOST1,HOST2,HOST3/PATH, or set Options.Endpoint (MORAINE_ENDPOINT)")
 	}
 	if a.Path != "/" {

@@ -61,13 +61,3 @@ func ExampleOptionsFromEnv() {
 		fmt.Println(entry.Name)
 	}
 }
-
-// Take an address apart, and give each of its servers a port.
-func ExampleParseAddress() {
-	a, err := client.ParseAddress("moraine://host1,host2:7500/runs/llama")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(client.SplitEndpoint(a.Hosts), a.Path)
-	// Output: [[host1:7400] [host2:7500]] /runs/llama
-}

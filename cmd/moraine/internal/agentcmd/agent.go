@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -96,7 +97,7 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 	if err != nil {
 		return err
 	}
-	cfg := client.Config{Metadata: client.SplitEndpoint(env.Global.Endpoint), MemoryBytes: clientMemory, CacheEntries: -1}
+	cfg := client.Config{Metadata: address.SplitEndpoint(env.Global.Endpoint), MemoryBytes: clientMemory, CacheEntries: -1}
 	if len(cfg.Metadata) == 0 {
 		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint (MORAINE_ENDPOINT)")
 	}

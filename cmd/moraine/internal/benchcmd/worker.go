@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/internal/bench"
 	"github.com/morainefs/moraine/internal/bench/bareraft"
 	"github.com/morainefs/moraine/transport"
@@ -44,7 +45,7 @@ func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, erro
 		return nil, nil, err
 	}
 	open = func(ctx context.Context) (bench.Target, error) {
-		c, err := client.Dial(ctx, client.Config{Metadata: client.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
+		c, err := client.Dial(ctx, client.Config{Metadata: address.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
 		if err != nil {
 			return nil, err
 		}

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/address"
 )
 
 // Default ports.
 const (
-	DefaultMetadataPort    = client.DefaultMetadataPort
+	DefaultMetadataPort    = address.DefaultMetadataPort
 	DefaultChunkserverPort = "7410"
 )
 
@@ -30,13 +30,13 @@ type Location struct {
 }
 
 // RemotePrefix begins the address of a file in a cluster.
-const RemotePrefix = client.AddressPrefix
+const RemotePrefix = address.Prefix
 
 // ParseLocation reads moraine://HOSTS/PATH, moraine:///PATH or a local path.
 func ParseLocation(arg string) (Location, error) {
 	switch {
 	case strings.HasPrefix(arg, "moraine:"):
-		a, err := client.ParseAddress(arg)
+		a, err := address.Parse(arg)
 		if err != nil {
 			return Location{}, UsageError("%v", err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -177,7 +178,7 @@ func (env *Env) DialHosts(ctx context.Context, hosts string, cfg client.Config) 
 	hosts = cmp.Or(hosts, env.Global.Endpoint)
 	cfg.Patience = cmp.Or(cfg.Patience, commandPatience)
 	cfg.CacheEntries = cmp.Or(cfg.CacheEntries, -1) // a command reads most names only once
-	cfg.Metadata = client.SplitEndpoint(hosts)
+	cfg.Metadata = address.SplitEndpoint(hosts)
 	if len(cfg.Metadata) == 0 {
 		return nil, UsageError("no cluster is named: name its metadata servers with --endpoint " +
 			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")

@@ -10,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/internal/demo"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
@@ -97,7 +98,7 @@ func connectProcs(ctx context.Context, env *cli.Env, c *devcluster.Cluster) (*cl
 		return nil, nil, err
 	}
 	sec := cli.Security{Mode: transport.Mode(c.Mode()), Identity: id}
-	conn, err := cli.Connect(ctx, sec, client.Config{Metadata: client.SplitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
+	conn, err := cli.Connect(ctx, sec, client.Config{Metadata: address.SplitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
 	if err != nil {
 		return nil, nil, err
 	}

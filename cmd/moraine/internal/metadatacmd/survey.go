@@ -12,9 +12,9 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -115,7 +115,7 @@ func takeSurvey(ctx context.Context, env *cli.Env) (survey, error) {
 	}
 	defer pool.Close()
 	ask := func(addrs []string) surveyedServer { return askMember(ctx, pool.Metadata(addrs), addrs) }
-	return surveyOf(askMembers(client.SplitEndpoint(env.Global.Endpoint), ask)), nil
+	return surveyOf(askMembers(address.SplitEndpoint(env.Global.Endpoint), ask)), nil
 }
 
 // askMembers queries servers, and those that their answers name, all of a round at once.

@@ -21,6 +21,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
 )
@@ -229,7 +230,7 @@ func dialForMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Loc
 	if hosts == "" {
 		hosts = env.Global.Endpoint
 	}
-	if cfg.Metadata = client.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
+	if cfg.Metadata = address.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
 		return nil, cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
 			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -130,7 +131,7 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	if hosts == "" {
 		hosts = env.Global.Endpoint
 	}
-	cfg := client.Config{Metadata: client.SplitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
+	cfg := client.Config{Metadata: address.SplitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
 		CacheEntries: cli.CacheEntries(o.cache)}
 	if len(cfg.Metadata) == 0 {
 		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +

@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
@@ -134,7 +135,7 @@ func runChunkserver(ctx context.Context, env *cli.Env, o chunkserverOptions) err
 	if err := sec.Require(transport.RoleChunkserver, o.id); err != nil {
 		return err
 	}
-	if len(client.SplitEndpoint(env.Global.Endpoint)) == 0 {
+	if len(address.SplitEndpoint(env.Global.Endpoint)) == 0 {
 		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint")
 	}
 	if len(o.advertise) == 0 {
@@ -251,7 +252,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 	defer pool.Close()
 	probe = pool.Probe
 	return serve.RunAll(ctx, adm.Run, server.Run, serve.WatchCertificate(sec, log), serve.WhenReady(server, func(ctx context.Context) error {
-		c, err := serve.DialPatiently(ctx, client.Config{Metadata: client.SplitEndpoint(env.Global.Endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
+		c, err := serve.DialPatiently(ctx, client.Config{Metadata: address.SplitEndpoint(env.Global.Endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
 			StripesInFlight: o.mover.Stripes},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
 		if err != nil {

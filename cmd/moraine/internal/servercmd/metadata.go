@@ -20,10 +20,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/metadatacmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/lead"
@@ -156,7 +156,7 @@ func (o *metadataOptions) peerList() error {
 	}
 	for _, p := range o.peers {
 		id, named, _ := strings.Cut(p, "=")
-		servers := client.SplitEndpoint(named)
+		servers := address.SplitEndpoint(named)
 		if id == "" || len(servers) != 1 {
 			return cli.UsageError("--peers %q: write ID=HOST:PORT,ID=HOST:PORT,...", p)
 		}

@@ -11,32 +11,6 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// TestParseAddress: each form of an address, and those that are no address in a cluster.
-func TestParseAddress(t *testing.T) {
-	for s, want := range map[string]client.Address{
-		"moraine://h1,h2:1/a/b":  {Hosts: "h1,h2:1", Path: "/a/b"},
-		"moraine:///a/../b/":     {Path: "/b", Dir: true},
-		"moraine://h1":           {Hosts: "h1", Path: "/", Dir: true},
-		"moraine://[::1]:7/x//y": {Hosts: "[::1]:7", Path: "/x/y"},
-		"moraine:///":            {Path: "/", Dir: true},
-	} {
-		got, err := client.ParseAddress(s)
-		require.NoError(t, err, s)
-		require.Equal(t, want, got, s)
-	}
-	for s, says := range map[string]string{"": "moraine://HOST/PATH", "/a": "moraine://HOST/PATH", "s3://b/k": "moraine://HOST/PATH", "moraine:/a/b": "moraine:///a/b"} {
-		_, err := client.ParseAddress(s)
-		require.ErrorContains(t, err, says, s)
-	}
-}
-
-// TestSplitEndpoint: hosts with and without ports, spaces, and an address.
-func TestSplitEndpoint(t *testing.T) {
-	require.Equal(t, [][]string{{"h1:7400"}, {"h2:1"}, {"[::1]:7400"}, {"[::2]:5"}, {"unix:/run/m"}},
-		client.SplitEndpoint("moraine://h1, h2:1,::1,[::2]:5,,unix:/run/m/"))
-	require.Empty(t, client.SplitEndpoint(" , "))
-}
-
 // TestOpenNamesWhatIsMissing: the error says which option to set, before anything is dialed.
 func TestOpenNamesWhatIsMissing(t *testing.T) {
 	two := t.TempDir()

@@ -1,4 +1,9 @@
-package client
+// Package address reads the addresses of clusters and of the files in them. The library and the
+// command line share it.
+//
+// One path through it: Parse takes moraine://HOSTS/PATH apart -> SplitEndpoint makes HOSTS the
+// addresses of servers.
+package address
 
 import (
 	"fmt"
@@ -10,8 +15,8 @@ import (
 // DefaultMetadataPort is the port of a metadata server whose address names none.
 const DefaultMetadataPort = "7400"
 
-// AddressPrefix begins the address of a file in a cluster.
-const AddressPrefix = "moraine://"
+// Prefix begins the address of a file in a cluster.
+const Prefix = "moraine://"
 
 // Address is a place in a cluster, moraine://HOSTS/PATH.
 type Address struct {
@@ -24,9 +29,9 @@ type Address struct {
 	Dir bool
 }
 
-// ParseAddress reads moraine://HOSTS/PATH or moraine:///PATH.
-func ParseAddress(s string) (Address, error) {
-	rest, ok := strings.CutPrefix(s, AddressPrefix)
+// Parse reads moraine://HOSTS/PATH or moraine:///PATH.
+func Parse(s string) (Address, error) {
+	rest, ok := strings.CutPrefix(s, Prefix)
 	if !ok {
 		if p, ok := strings.CutPrefix(s, "moraine:"); ok {
 			p = strings.TrimLeft(p, "/")
@@ -42,7 +47,7 @@ func ParseAddress(s string) (Address, error) {
 // separated by commas. A host without a port gets DefaultMetadataPort. The endpoint may also be an
 // address without a path, moraine://HOST.
 func SplitEndpoint(endpoint string) (servers [][]string) {
-	for _, host := range strings.Split(strings.TrimPrefix(endpoint, AddressPrefix), ",") {
+	for _, host := range strings.Split(strings.TrimPrefix(endpoint, Prefix), ",") {
 		host = strings.TrimRight(strings.TrimSpace(host), "/")
 		if host == "" {
 			continue
