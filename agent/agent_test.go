@@ -522,6 +522,10 @@ func TestARestartRestoresFromTheMemoryOfTheNode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, data(3, 0), got)
 	require.Equal(t, int64(partBytes), k.BytesRead())
+	bad := k.BadRanges()
+	require.Len(t, bad, 1, "the restore names what the memory of the node no longer has")
+	require.Equal(t, moraine.Local, bad[0].Level)
+	require.ErrorIs(t, bad[0].Err, moraine.Corrupt)
 }
 
 // slots returns the files of the slots.

@@ -3,6 +3,7 @@ package ckpt
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -171,12 +172,12 @@ func (s *nodeSlice) read(p []byte, off int64) error {
 		sum := s.sums[block]
 		if n == len(have) {
 			if crc.Sum(p[:n]) != sum {
-				return moraine.Corrupt
+				return errChangedSlot
 			}
 		} else { // the block is longer than what is wanted of it
 			copied := edge[:copy(edge[:], have)]
 			if crc.Sum(copied) != sum {
-				return moraine.Corrupt
+				return errChangedSlot
 			}
 			copy(p[:n], copied[off-begin:])
 		}
@@ -185,38 +186,53 @@ func (s *nodeSlice) read(p []byte, off int64) error {
 	return nil
 }
 
+// onNode reports whether the memory of this node has the part of a slice.
+func (k *Checkpoint) onNode(s *SliceInfo) bool { return k.node[k.top.files[s.File].Rank] != nil }
+
 // readFromNode reads the wanted range of a saved slice from the memory of this node, and reports
 // whether it could: the bytes in dst are then verified.
-func (k *Checkpoint) readFromNode(t *TensorInfo, s *SliceInfo, p *plan, dst []byte) bool {
+func (k *Checkpoint) readFromNode(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) bool {
 	part := k.node[k.top.files[s.File].Rank]
 	if part == nil {
 		return false
 	}
 	i := slices.IndexFunc(part.tensors[t.Name], func(n *nodeSlice) bool {
-		return slices.Equal(n.offset, s.Offset) && slices.Equal(n.shape, s.Shape) && n.is(s.Digest)
+		return slices.Equal(n.offset, s.Offset) && slices.Equal(n.shape, s.Shape)
 	})
 	if i < 0 {
 		return false
 	}
 	from := part.tensors[t.Name][i]
+	bytes, err := k.readSlot(ctx, from, s, p, dst)
+	switch {
+	case err == nil:
+		k.nodeBytes.Add(bytes)
+	case isDamage(err): // memory that changed: the cluster has the bytes
+		k.files.report(BadRange{File: k.top.files[s.File].Name, Offset: s.Begin, Bytes: int64(len(from.mem)), Level: moraine.Local, Err: err})
+	}
+	return err == nil
+}
+
+// readSlot reads the wanted range of a slice from its slot, and returns its length.
+func (k *Checkpoint) readSlot(ctx context.Context, from *nodeSlice, s *SliceInfo, p *plan, dst []byte) (bytes int64, err error) {
+	if !from.is(s.Digest) {
+		return 0, errChangedSlot
+	}
 	var g errgroup.Group
 	g.SetLimit(readsAtOnce)
-	var bytes int64
-	p.each(func(op readOp) bool {
-		for _, r := range op.runs {
-			bytes += r.length
-		}
+	p.each(dst, k.opts.OverRead, func(w window) bool {
+		bytes += w.useful
 		g.Go(func() error {
-			return readOpFrom(op, dst, func(p []byte, off int64) error { return from.read(p, off-s.Begin) })
+			return k.readWindow(ctx, w, func(p []byte, off int64) error { return from.read(p, off-s.Begin) })
 		})
 		return true
 	})
-	if g.Wait() != nil {
-		return false // memory that changed: the cluster has the bytes
-	}
-	k.nodeBytes.Add(bytes)
-	return true
+	return bytes, g.Wait()
 }
+
+// errChangedSlot is the error of a slice or blob whose bytes in the memory of this node are not
+// those of the committed step.
+var errChangedSlot = fmt.Errorf("%w: the memory of the agent changed after the seal", moraine.Corrupt)
 
 // blobFromNode fills dst with a blob from the memory of this node, and reports whether it could.
 func (k *Checkpoint) blobFromNode(f *FileInfo, dst []byte) bool {
@@ -225,7 +241,11 @@ func (k *Checkpoint) blobFromNode(f *FileInfo, dst []byte) bool {
 		return false
 	}
 	b := part.blobs[f.Blob]
-	if b == nil || len(b.mem) != len(dst) || !b.is(f.Digest) || b.read(dst, 0) != nil {
+	if b == nil || len(b.mem) != len(dst) {
+		return false
+	}
+	if !b.is(f.Digest) || b.read(dst, 0) != nil {
+		k.files.report(BadRange{File: f.Name, Bytes: f.Size, Level: moraine.Local, Err: errChangedSlot})
 		return false
 	}
 	k.nodeBytes.Add(int64(len(dst)))

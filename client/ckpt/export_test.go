@@ -148,10 +148,8 @@ func PlanRuns(s SliceInfo, elem int64, offset, shape []int64) (out [][3]int64) {
 	if p == nil {
 		return nil
 	}
-	p.each(func(op readOp) bool {
-		for _, r := range op.runs {
-			out = append(out, [3]int64{r.file, r.dst, r.length})
-		}
+	p.runs(func(r run) bool {
+		out = append(out, [3]int64{r.file, r.dst, r.length})
 		return true
 	})
 	return out

@@ -19,6 +19,8 @@ import (
 // They may fail it before it takes effect, or after (the reply is lost).
 type fakeCluster struct {
 	before, after func(op string) error
+	// read receives every read of a file, and may fail it.
+	read func(inode uint64, dst []byte) error
 
 	mu    sync.Mutex
 	next  uint64
@@ -28,6 +30,8 @@ type fakeCluster struct {
 	wake  chan struct{}
 	// leases counts the read leases of each step.
 	leases map[uint64]int
+	// clean says that objects have all files.
+	clean bool
 }
 
 type fakeRun struct {
@@ -48,7 +52,7 @@ const rootDir = 1
 func newFake() *fakeCluster {
 	return &fakeCluster{next: 100, files: map[uint64][]byte{}, dirs: map[uint64]map[string]uint64{rootDir: {}},
 		runs: map[string]*fakeRun{}, wake: make(chan struct{}), leases: map[uint64]int{},
-		before: func(string) error { return nil }, after: func(string) error { return nil }}
+		read: func(uint64, []byte) error { return nil }, before: func(string) error { return nil }, after: func(string) error { return nil }}
 }
 
 func fail(kind moraine.Kind, format string, args ...any) error {
@@ -97,7 +101,11 @@ func (w *fakeWriter) Commit(ctx context.Context) (ckpt.CommittedResult, error) {
 
 func (w *fakeWriter) Abort() {}
 
-type fakeReader struct{ data []byte }
+type fakeReader struct {
+	f     *fakeCluster
+	inode uint64
+	data  []byte
+}
 
 func (f *fakeCluster) Open(ctx context.Context, inode moraine.InodeID) (ckpt.FileReader, error) {
 	f.mu.Lock()
@@ -106,7 +114,7 @@ func (f *fakeCluster) Open(ctx context.Context, inode moraine.InodeID) (ckpt.Fil
 	if !ok {
 		return nil, fail(moraine.NotFound, "inode %s", inode)
 	}
-	return &fakeReader{data}, nil
+	return &fakeReader{f, uint64(inode), data}, nil
 }
 
 func (r *fakeReader) Size() int64  { return int64(len(r.data)) }
@@ -116,7 +124,7 @@ func (r *fakeReader) ReadRange(ctx context.Context, dst []byte, off int64) error
 		return fail(moraine.InvalidArgument, "read [%d, +%d) of %d", off, len(dst), len(r.data))
 	}
 	copy(dst, r.data[off:])
-	return nil
+	return r.f.read(r.inode, dst)
 }
 
 func (f *fakeCluster) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -147,7 +155,7 @@ func (f *fakeCluster) serve(ctx context.Context, req *wire.MetaRequest) (*wire.M
 		if !ok {
 			return nil, fail(moraine.NotFound, "%s", op.Lookup.Name)
 		}
-		return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: &wire.Attr{Inode: id}}}}, nil
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: &wire.Attr{Inode: id, Clean: f.clean}}}}, nil
 	case *wire.MetaRequest_Walk:
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Walk{Walk: &wire.WalkReply{Found: true, Attr: &wire.Attr{Inode: rootDir}}}}, nil
 	case *wire.MetaRequest_OpenRun:

@@ -3,12 +3,33 @@ package ckpt
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// openFile is a part's file that reads share. Checkpoint.mu guards its fields, except that
+// stepFiles are the files of a committed step in the cluster, and what reads found out about
+// them. Methods may be called concurrently.
+type stepFiles struct {
+	c     cluster
+	clock clock.Clock
+	dir   moraine.InodeID
+	list  []FileInfo
+	slots chan struct{} // bounds the concurrent reads
+
+	bytesRead atomic.Int64
+
+	mu   sync.Mutex
+	open map[int]*openFile // by index in list
+	bad  []BadRange
+}
+
+// openFile is a part's file that reads share. stepFiles.mu guards its fields, except that
 // reader does not change once ready is closed.
 type openFile struct {
 	reader fileReader
@@ -20,18 +41,22 @@ type openFile struct {
 // maxOpenFiles bounds the unused files that a Checkpoint keeps open.
 const maxOpenFiles = 256
 
+func newStepFiles(c cluster, clock clock.Clock, dir moraine.InodeID, list []FileInfo) *stepFiles {
+	return &stepFiles{c: c, clock: clock, dir: dir, list: list, slots: make(chan struct{}, readsAtOnce), open: make(map[int]*openFile)}
+}
+
 // use returns the reader of file i. The caller calls done after the read.
-func (k *Checkpoint) use(ctx context.Context, i int) (r fileReader, done func(), err error) {
+func (s *stepFiles) use(ctx context.Context, i int) (r fileReader, done func(), err error) {
 	for {
-		f := k.hold(ctx, i)
+		f := s.hold(ctx, i)
 		err := wait(ctx, f.ready)
 		if err == nil {
 			err = f.err
 		}
 		if err == nil {
-			return f.reader, func() { k.unuse(i, f) }, nil
+			return f.reader, func() { s.unuse(i, f) }, nil
 		}
-		k.unuse(i, f)
+		s.unuse(i, f)
 		// The caller that opened the file may have been canceled: that does not end this one.
 		if ctx.Err() != nil || !errors.Is(err, moraine.Canceled) && !errors.Is(err, context.Canceled) {
 			return nil, nil, err
@@ -40,52 +65,52 @@ func (k *Checkpoint) use(ctx context.Context, i int) (r fileReader, done func(),
 }
 
 // hold counts the caller as a user of file i, and opens it if it is not open.
-func (k *Checkpoint) hold(ctx context.Context, i int) *openFile {
-	k.mu.Lock()
-	f, ok := k.open[i]
+func (s *stepFiles) hold(ctx context.Context, i int) *openFile {
+	s.mu.Lock()
+	f, ok := s.open[i]
 	if !ok {
 		f = &openFile{ready: make(chan struct{})}
-		k.open[i] = f
+		s.open[i] = f
 	}
 	f.users++
-	k.mu.Unlock()
+	s.mu.Unlock()
 	if !ok {
-		f.reader, f.err = k.openByName(ctx, k.top.files[i])
+		f.reader, f.err = s.openByName(ctx, s.list[i])
 		close(f.ready)
 	}
 	return f
 }
 
 // unuse forgets a file that could not be opened, and closes idle files if there are too many.
-func (k *Checkpoint) unuse(i int, f *openFile) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (s *stepFiles) unuse(i int, f *openFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	f.users--
 	select {
 	case <-f.ready:
-		if f.err != nil && k.open[i] == f {
-			delete(k.open, i)
+		if f.err != nil && s.open[i] == f {
+			delete(s.open, i)
 		}
 	default:
 	}
-	if len(k.open) <= maxOpenFiles {
+	if len(s.open) <= maxOpenFiles {
 		return
 	}
-	for j, g := range k.open {
+	for j, g := range s.open {
 		if g.users == 0 && g.reader != nil {
 			g.reader.Close()
-			delete(k.open, j)
+			delete(s.open, j)
 			return
 		}
 	}
 }
 
-func (k *Checkpoint) openByName(ctx context.Context, f FileInfo) (fileReader, error) {
-	attr, err := lookup(ctx, k.c, k.Info.Dir, f.Name)
+func (s *stepFiles) openByName(ctx context.Context, f FileInfo) (fileReader, error) {
+	attr, err := lookup(ctx, s.c, s.dir, f.Name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := k.c.open(ctx, moraine.InodeID(attr.GetInode()))
+	r, err := s.c.open(ctx, moraine.InodeID(attr.GetInode()))
 	if err != nil {
 		return nil, err
 	}
@@ -97,21 +122,89 @@ func (k *Checkpoint) openByName(ctx context.Context, f FileInfo) (fileReader, er
 	return r, nil
 }
 
-// readFile fills dst from file i, within the bound of concurrent reads.
-func (k *Checkpoint) readFile(ctx context.Context, i int, dst []byte, off int64) error {
+// read fills dst from file i, within the bound of concurrent reads.
+func (s *stepFiles) read(ctx context.Context, i int, dst []byte, off int64) error {
 	select {
-	case k.reads <- struct{}{}:
+	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-k.reads }()
-	r, done, err := k.use(ctx, i)
+	defer func() { <-s.slots }()
+	r, done, err := s.use(ctx, i)
 	if err != nil {
 		return err
 	}
 	defer done()
-	k.bytesRead.Add(int64(len(dst)))
+	s.bytesRead.Add(int64(len(dst)))
 	return r.ReadRange(ctx, dst, off)
+}
+
+const (
+	// objectPause is the first pause before a read of the object; it doubles up to objectPauseMax.
+	// objectTries bounds the reads: about 30 s.
+	objectPause    = 250 * time.Millisecond
+	objectPauseMax = 2 * time.Second
+	objectTries    = 18
+)
+
+// readIntact is read. If the cluster has lost or damaged the bytes, and an object has the file,
+// it waits until the leader has evicted the damaged stripes, and reads the object.
+func (s *stepFiles) readIntact(ctx context.Context, i int, dst []byte, off int64) error {
+	err := s.read(ctx, i, dst, off)
+	if !isDamage(err) {
+		return err
+	}
+	bad := BadRange{File: s.list[i].Name, Offset: off, Bytes: int64(len(dst)), Level: moraine.NVMe, Err: err}
+	pause := objectPause
+	for try := range objectTries {
+		attr, lerr := lookup(ctx, s.c, s.dir, s.list[i].Name)
+		if try == 0 {
+			if attr.GetEvicted() {
+				bad.Level = moraine.Object
+			}
+			s.report(bad)
+		}
+		if lerr != nil || !attr.GetClean() {
+			return err // no object has it
+		}
+		select {
+		case <-s.clock.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		pause = min(2*pause, objectPauseMax)
+		if again := s.read(ctx, i, dst, off); !isDamage(again) {
+			return again
+		}
+	}
+	return err
+}
+
+// report adds a bad range to the list, while it has room.
+func (s *stepFiles) report(b BadRange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.bad) < maxBadRanges {
+		s.bad = append(s.bad, b)
+	}
+}
+
+func (s *stepFiles) badRanges() []BadRange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.bad)
+}
+
+// close closes all files. Reads must have ended.
+func (s *stepFiles) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range s.open {
+		if f.reader != nil {
+			f.reader.Close()
+		}
+		delete(s.open, i)
+	}
 }
 
 func sumIs(p []byte, sum uint32) bool { return crc.Sum(p) == sum }

@@ -14,8 +14,13 @@ type plan struct {
 
 type run struct{ file, dst, length int64 }
 
-// readOp is one read: of one run, or of several near each other.
-type readOp struct{ runs []run }
+// target is a range of a file and the memory for its bytes.
+type target struct {
+	file int64
+	to   []byte
+}
+
+func (t target) end() int64 { return t.file + int64(len(t.to)) }
 
 // planSlice intersects a saved slice with the wanted range of the tensor. It returns nil if
 // they share nothing. elem is the size of an element.
@@ -51,37 +56,38 @@ func planSlice(s *SliceInfo, elem int64, offset, shape []int64) *plan {
 }
 
 // each calls yield with the reads of the plan in order of file offset, until yield returns
-// false.
-func (p *plan) each(yield func(readOp) bool) {
-	var window readOp
+// false. They fill dst, and read at most overRead of what they fill beyond it; see window.takes.
+func (p *plan) each(dst []byte, overRead float64, yield func(window) bool) {
+	var w window
 	flush := func() bool {
-		op := window
-		window = readOp{}
-		return len(op.runs) == 0 || yield(op)
+		full := w
+		w = window{}
+		return len(full.targets) == 0 || yield(full)
 	}
 	p.runs(func(r run) bool {
+		t := target{r.file, dst[r.dst : r.dst+r.length]}
 		if r.length >= directRun {
-			for r.length > 0 {
-				n := min(r.length, readPiece)
-				if !yield(readOp{[]run{{r.file, r.dst, n}}}) {
-					return false
-				}
-				r.file, r.dst, r.length = r.file+n, r.dst+n, r.length-n
-			}
-			return true
+			return flush() && direct(t, yield)
 		}
-		if k := len(window.runs); k > 0 {
-			last := window.runs[k-1]
-			if r.file-(last.file+last.length) > maxWaste || r.file+r.length-window.runs[0].file > windowBytes {
-				if !flush() {
-					return false
-				}
-			}
+		if !w.takes(t, overRead) && !flush() {
+			return false
 		}
-		window.runs = append(window.runs, r)
+		w.add(t)
 		return true
 	})
 	flush()
+}
+
+// direct reads a long range by itself, in pieces.
+func direct(t target, yield func(window) bool) bool {
+	for len(t.to) > 0 {
+		n := min(int64(len(t.to)), readPiece)
+		if !yield(window{targets: []target{{t.file, t.to[:n]}}, end: t.file + n, useful: n}) {
+			return false
+		}
+		t.file, t.to = t.file+n, t.to[n:]
+	}
+	return true
 }
 
 // runs calls yield with each run in order of file offset.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,6 +29,8 @@ type ResolveOptions struct {
 	// Fix makes the answer the parent of this attempt, if it has none yet. From then on the
 	// answer is the parent: all ranks continue from the same step.
 	Fix bool
+	// Read bounds what reads of the Checkpoint take.
+	Read ReadOptions
 }
 
 // StepRef names a step of a run.
@@ -41,6 +45,10 @@ type StepRef struct {
 // Checkpoint.
 func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, error) {
 	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
+	opts.Read.setDefaults()
+	if err := opts.Read.validate(); err != nil {
+		return nil, err
+	}
 	for try := 1; ; try++ {
 		k, removed, err := r.resolve(ctx, opts)
 		if removed && !opts.Exact && try < resolveTries {
@@ -71,12 +79,12 @@ func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, 
 	if err != nil {
 		return nil, moraine.KindOf(err) == moraine.NotFound, err
 	}
-	k, err = openCheckpoint(ctx, r.c, info, r.opts.Rank)
+	k, err = openCheckpoint(ctx, r.c, r.opts.Clock, info, opts.Read)
 	if err != nil {
 		releaseStep(ctx, release)
 		return nil, false, err
 	}
-	k.release = release
+	k.release, k.prefer = release, r.opts.Rank
 	if r.agent != nil {
 		k.node = r.agent.nodeParts(ctx, r.path, info, k.top.world)
 	}
@@ -115,7 +123,7 @@ func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Che
 		if err != nil {
 			return nil, err
 		}
-		one := ResolveOptions{Level: opts.Level, Step: info.Step, Exact: true}
+		one := ResolveOptions{Level: opts.Level, Step: info.Step, Exact: true, Read: opts.Read}
 		k, err := r.Resolve(ctx, one)
 		if err == nil {
 			if k.Info.Attempt != info.Attempt {
@@ -150,7 +158,7 @@ func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
 }
 
 // openCheckpoint reads the top of a committed step's index.
-func openCheckpoint(ctx context.Context, c cluster, info StepInfo, prefer uint32) (*Checkpoint, error) {
+func openCheckpoint(ctx context.Context, c cluster, clock clock.Clock, info StepInfo, opts ReadOptions) (*Checkpoint, error) {
 	attr, err := lookup(ctx, c, info.Dir, IndexName)
 	if err != nil {
 		return nil, err
@@ -159,12 +167,12 @@ func openCheckpoint(ctx context.Context, c cluster, info StepInfo, prefer uint32
 	if err != nil {
 		return nil, err
 	}
-	k := &Checkpoint{Info: info, c: c, index: index, prefer: prefer,
-		reads: make(chan struct{}, readsAtOnce), open: make(map[int]*openFile)}
+	k := &Checkpoint{Info: info, c: c, index: index, opts: opts, memory: opts.readMemory()}
 	if k.top, err = readTop(ctx, index); err != nil {
 		index.Close()
 		return nil, err
 	}
+	k.files = newStepFiles(c, clock, info.Dir, k.top.files)
 	t := &k.top.key
 	if t.Run != uint64(info.Run) || t.Attempt != info.Attempt || t.Step != info.Step {
 		index.Close()
@@ -207,20 +215,20 @@ type Checkpoint struct {
 	Info StepInfo
 
 	c       cluster
+	files   *stepFiles
+	opts    ReadOptions
+	memory  *limit.Semaphore            // of windows
 	release func(context.Context) error // ends the read lease
 	index   fileReader
 	top     *indexTop
-	prefer  uint32        // which replica this rank reads
-	reads   chan struct{} // bounds the concurrent reads
+	prefer  uint32 // which replica this rank reads
 
 	node      nodeParts // parts in the memory of this node, by rank; they may be none
-	bytesRead atomic.Int64
 	nodeBytes atomic.Int64
 	closed    atomic.Bool
 
 	mu     sync.Mutex
-	open   map[int]*openFile // by index in top.files
-	blocks []cachedBlock     // recently used, newest first
+	blocks []cachedBlock // recently used, newest first
 }
 
 type cachedBlock struct {
@@ -238,7 +246,7 @@ func (k *Checkpoint) Files() []FileInfo { return k.top.files }
 func (k *Checkpoint) World() uint32 { return k.top.world }
 
 // BytesRead returns how many bytes of parts have been read through k.
-func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }
+func (k *Checkpoint) BytesRead() int64 { return k.files.bytesRead.Load() }
 
 // NodeBytes returns how many bytes have been read from the memory of this node, and not from the
 // cluster.
@@ -252,14 +260,7 @@ func (k *Checkpoint) Close() error {
 	}
 	releaseStep(context.Background(), k.release)
 	k.node.close()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for i, f := range k.open {
-		if f.reader != nil {
-			f.reader.Close()
-		}
-		delete(k.open, i)
-	}
+	k.files.close()
 	return k.index.Close()
 }
 

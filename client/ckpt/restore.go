@@ -9,18 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-const (
-	// readsAtOnce bounds the concurrent reads of parts in one Checkpoint.
-	readsAtOnce = 16
-	// readPiece bounds one read, in bytes.
-	readPiece = 32 << 20
-	// directRun is the length from which on a run of bytes is read by itself. Shorter runs are
-	// read together, with the bytes between them, in windows of up to windowBytes, as long as no
-	// gap exceeds maxWaste.
-	directRun   = 256 << 10
-	windowBytes = 4 << 20
-	maxWaste    = 64 << 10
-)
+// readsAtOnce bounds the concurrent reads of parts in one Checkpoint.
+const readsAtOnce = 16
 
 // SliceRequest requests a slice of a tensor, cut in any way.
 type SliceRequest struct {
@@ -40,109 +30,60 @@ func (k *Checkpoint) ReadTensor(ctx context.Context, name string) ([]byte, error
 	return dst, k.readSlice(ctx, t, SliceRequest{Name: name, Offset: make([]int64, len(t.Shape)), Shape: t.Shape, Dst: dst})
 }
 
-// ReadSlice reads one slice: only the necessary byte ranges, from however many parts. On error
-// the content of req.Dst is undefined.
+// ReadSlice reads one slice: only the necessary byte ranges, from however many parts. Bytes that
+// are corrupt or lost at one level come from the next; see BadRanges. On error the content of
+// req.Dst is undefined.
 func (k *Checkpoint) ReadSlice(ctx context.Context, req SliceRequest) error {
-	t, err := k.Tensor(ctx, req.Name)
+	return k.Restore(ctx, []SliceRequest{req})
+}
+
+// Restore reads the slices that a rank needs, several at once, whatever ranks saved them. It reads
+// short slices that are near each other in a file together; see ReadOptions. It returns the first
+// error, as ReadSlice does.
+func (k *Checkpoint) Restore(ctx context.Context, reqs []SliceRequest) error {
+	lists := make([][]*wanted, len(reqs))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(readsAtOnce)
+	for i := range reqs {
+		g.Go(func() error {
+			t, err := k.Tensor(gctx, reqs[i].Name)
+			if err == nil {
+				lists[i], err = k.wantedOf(t, &reqs[i])
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return k.readAll(ctx, slices.Concat(lists...))
+}
+
+// readSlice is ReadSlice of a tensor that is known.
+func (k *Checkpoint) readSlice(ctx context.Context, t *TensorInfo, req SliceRequest) error {
+	list, err := k.wantedOf(t, &req)
 	if err != nil {
 		return err
 	}
-	return k.readSlice(ctx, t, req)
+	return k.readAll(ctx, list)
 }
 
-// Restore reads the slices that a rank needs, several at once, whatever ranks saved them. It
-// returns the first error.
-func (k *Checkpoint) Restore(ctx context.Context, reqs []SliceRequest) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readsAtOnce)
-	for i := range reqs {
-		g.Go(func() error { return k.ReadSlice(ctx, reqs[i]) })
-	}
-	return g.Wait()
-}
-
-func (k *Checkpoint) readSlice(ctx context.Context, t *TensorInfo, req SliceRequest) error {
+// wantedOf returns what to read of the saved slices for a request.
+func (k *Checkpoint) wantedOf(t *TensorInfo, req *SliceRequest) ([]*wanted, error) {
 	if err := checkSlice(t.Shape, req.Offset, req.Shape); err != nil {
-		return invalid("ckpt.ReadSlice", t.Name, err)
+		return nil, invalid("ckpt.ReadSlice", t.Name, err)
 	}
 	if want := tensorSize(t.DType, req.Shape); int64(len(req.Dst)) != want {
-		return invalid("ckpt.ReadSlice", t.Name, fmt.Errorf("the buffer has %d bytes, the tensor has %d", len(req.Dst), want))
+		return nil, invalid("ckpt.ReadSlice", t.Name, fmt.Errorf("the buffer has %d bytes, the slice has %d", len(req.Dst), want))
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(readsAtOnce)
-	for _, s := range k.chosen(t) {
-		p := planSlice(s, int64(t.DType.Size()), req.Offset, req.Shape)
-		if p == nil {
-			continue
+	var list []*wanted
+	for _, copies := range k.copiesOf(t) {
+		w := &wanted{t: t, copies: copies, offset: req.Offset, shape: req.Shape, dst: req.Dst}
+		if w.plan(copies[0]) != nil {
+			list = append(list, w)
 		}
-		g.Go(func() error { return k.readPlan(gctx, t, s, p, req.Dst) })
 	}
-	return g.Wait()
-}
-
-// chosen returns the slices of t with one of each set of replicas. The ranks of a restore
-// spread their reads over the replicas.
-func (k *Checkpoint) chosen(t *TensorInfo) []*SliceInfo {
-	var out []*SliceInfo
-	for i := 0; i < len(t.Slices); {
-		j := i + 1
-		for j < len(t.Slices) && slices.Equal(t.Slices[i].Offset, t.Slices[j].Offset) && slices.Equal(t.Slices[i].Shape, t.Slices[j].Shape) {
-			j++
-		}
-		best := i + int(k.prefer)%(j-i)
-		for n := i; n < j; n++ {
-			if k.node[k.top.files[t.Slices[n].File].Rank] != nil {
-				best = n // in the memory of this node
-			}
-		}
-		out = append(out, &t.Slices[best])
-		i = j
-	}
-	return out
-}
-
-// readPlan reads the wanted range of one saved slice. It verifies the slice's digest if it read
-// all of it as one run; otherwise only the checksums of the stripes protect the bytes.
-func (k *Checkpoint) readPlan(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
-	if k.readFromNode(t, s, p, dst) {
-		return nil
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(readsAtOnce)
-	p.each(func(op readOp) bool {
-		g.Go(func() error {
-			return readOpFrom(op, dst, func(p []byte, off int64) error { return k.readFile(gctx, s.File, p, off) })
-		})
-		return gctx.Err() == nil
-	})
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("read tensor %q: %w", t.Name, err)
-	}
-	if !p.whole {
-		return nil
-	}
-	if DigestOf(dst[p.dst:p.dst+p.run]) != s.Digest {
-		return &moraine.Error{Op: "ckpt.ReadSlice", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), t.Name), Kind: moraine.Corrupt,
-			Err: errorf("%s in %s does not match its digest", region(s.Offset, s.Shape), k.top.files[s.File].Name)}
-	}
-	return nil
-}
-
-// readOpFrom makes one read with read, which fills p from an offset of the file on.
-func readOpFrom(op readOp, dst []byte, read func(p []byte, off int64) error) error {
-	if len(op.runs) == 1 {
-		r := op.runs[0]
-		return read(dst[r.dst:r.dst+r.length], r.file)
-	}
-	first, last := op.runs[0], op.runs[len(op.runs)-1]
-	buf := make([]byte, last.file+last.length-first.file)
-	if err := read(buf, first.file); err != nil {
-		return err
-	}
-	for _, r := range op.runs {
-		copy(dst[r.dst:r.dst+r.length], buf[r.file-first.file:])
-	}
-	return nil
+	return list, nil
 }
 
 // BlobNames returns the names of the blobs that a rank saved.
@@ -167,7 +108,7 @@ func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]
 		if k.blobFromNode(f, dst) {
 			return dst, nil
 		}
-		if err := k.readFile(ctx, i, dst, 0); err != nil {
+		if err := k.files.readIntact(ctx, i, dst, 0); err != nil {
 			return nil, err
 		}
 		if DigestOf(dst) != f.Digest {

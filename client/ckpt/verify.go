@@ -111,7 +111,7 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 	buf := make([]byte, min(verifyPiece, f.Size))
 	for off := int64(0); off < f.Size; off += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), f.Size-off)]
-		if err := k.readFile(ctx, i, buf, off); err != nil {
+		if err := k.files.read(ctx, i, buf, off); err != nil {
 			return 0, err
 		}
 		if s := v.write(buf, off); s != nil {
