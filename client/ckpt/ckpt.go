@@ -55,6 +55,9 @@ const (
 
 var blobName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
 
+// IsBlobName reports whether a blob can have a name: letters, digits, '.', '_' and '-', at most 100.
+func IsBlobName(name string) bool { return blobName.MatchString(name) }
+
 // partName returns the name of the n-th safetensors file of a rank. There is one, unless the
 // rank saves several slices of one tensor: a file contains a name only once.
 func partName(rank, world uint32, n int) string {

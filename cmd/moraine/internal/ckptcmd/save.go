@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/localfiles"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
@@ -27,8 +28,11 @@ func newCkptSaveCommand(env *cli.Env) *cobra.Command {
 		Short: "Save safetensors files (and other files, as blobs) as a step, or as one rank's part of " +
 			"it",
 		Long: `Save local files as a step of RUN: the tensors of *.safetensors files, and every other
-file as a blob of its name. With --world N, each of N processes saves its own part. The
-step appears when all parts are saved.`,
+file as a blob. With --world N, each of N processes saves its own part. The step appears when
+all parts are saved. "ckpt restore" brings the files back as they were.
+
+The command reads the files in place, and needs no memory for them, except with --agent. Do not
+change them meanwhile.`,
 		Example: "  moraine ckpt save moraine:///runs/demo --step 100 model.safetensors rng.bin",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,9 +79,11 @@ step appears when all parts are saved.`,
 
 func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration, level moraine.Level) error {
 	// A launch that cannot save must not take the place of one that can.
-	if err := checkFiles(files); err != nil {
+	local, err := localfiles.Open(files)
+	if err != nil {
 		return err
 	}
+	defer local.Close() // after run.Close: then no save reads them
 	c, err := env.DialHosts(ctx, l.Hosts, cfg)
 	if err != nil {
 		return err
@@ -91,19 +97,14 @@ func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Conf
 		return err
 	}
 	defer run.Close(ctx) //nolint:errcheck // the save was waited for, or its error is returned
-	bytes, err := sizeOf(files)
+	lent := opts.Agent == ""
+	save, err := run.Begin(ctx, step, ckpt.BeginOptions{SealTimeout: sealTimeout, Bytes: local.Bytes(), Lent: lent})
 	if err != nil {
 		return err
 	}
-	save, err := run.Begin(ctx, step, ckpt.BeginOptions{SealTimeout: sealTimeout, Bytes: bytes})
-	if err != nil {
+	if err := local.AddTo(ctx, save, lent); err != nil {
+		save.Abort(err)
 		return err
-	}
-	for _, file := range files {
-		if err := addFile(ctx, save, file); err != nil {
-			save.Abort(err)
-			return fmt.Errorf("%s: %w", file, err)
-		}
 	}
 	if err := save.Seal(ctx); err != nil {
 		return err
