@@ -1,5 +1,5 @@
-// Package ckptcmd has the commands for checkpoints: ckpt save, restore, ls, show, verify,
-// diff, wait, advise, rm.
+// Package ckptcmd has the commands for checkpoints: ckpt save, restore, import, export, ls, show,
+// verify, diff, wait, advise, push, rm.
 //
 // One path through it: `moraine ckpt restore` -> package client/ckpt finds the
 // step -> each file is written beside its name, and gets the name when its checksum is right.
@@ -30,7 +30,7 @@ the newest checkpoint on the current branch.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptDiffCommand(env),
-		newCkptWaitCommand(env), newCkptAdviseCommand(env), newCkptRemoveCommand(env))
+		newCkptImportCommand(env), newCkptExportCommand(env), newCkptWaitCommand(env), newCkptAdviseCommand(env), newCkptRemoveCommand(env))
 	return cmd
 }
 

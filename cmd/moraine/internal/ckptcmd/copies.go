@@ -54,6 +54,7 @@ type target struct {
 	dir    string
 	mode   fs.FileMode
 	copies []fileCopy
+	done   string // what the bar calls a byte that is written
 }
 
 // bytes adds up the copies.
@@ -67,7 +68,7 @@ func (t *target) bytes() (total int64) {
 // write writes all copies. Each appears when it is complete. After an error it removes those that
 // it wrote: half a checkpoint is useless.
 func (t *target) write(ctx context.Context) (err error) {
-	b := t.env.StartBar("restored", t.bytes())
+	b := t.env.StartBar(t.done, t.bytes())
 	defer func() { b.Finish(err) }()
 	for n, c := range t.copies {
 		if err := t.writeOne(ctx, c, b); err != nil {

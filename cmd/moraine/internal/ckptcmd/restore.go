@@ -55,7 +55,7 @@ knows to be lost; a warning names lost checkpoints that are newer.`,
 }
 
 func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, o restoreOptions) error {
-	into := target{env: env, dir: dir, mode: 0o644 &^ filecmd.ReadUmask()}
+	into := target{env: env, dir: dir, mode: 0o644 &^ filecmd.ReadUmask(), done: "restored"}
 	run, c, err := openReader(ctx, env, l)
 	if err != nil {
 		return err

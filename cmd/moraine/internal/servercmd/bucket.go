@@ -3,9 +3,9 @@ package servercmd
 import (
 	"context"
 	"log/slog"
-	"os"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/bucketflags"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/devcluster"
@@ -16,23 +16,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// bucketOptions say which bucket is the object tier. Credentials come from the usual AWS_*
-// variables, unless the options contain keys.
+// bucketOptions say which bucket is the object tier.
 type bucketOptions struct {
-	url, endpoint, region string
-	virtualHost           bool
-	noChecksums           bool
-	pieces                cli.SizeFlag
-	keys                  object.Keys
+	bucketflags.Flags
+	url    string
+	pieces cli.SizeFlag
 }
 
 func (o *bucketOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.url, "bucket", "", "object tier, s3://BUCKET/PREFIX (default: none); credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN")
-	f.StringVar(&o.endpoint, "bucket-endpoint", "", "URL of the bucket's store (default: AWS_ENDPOINT_URL, else AWS S3)")
-	f.StringVar(&o.region, "bucket-region", "", "region of the bucket (default: AWS_REGION, else us-east-1)")
-	f.BoolVar(&o.virtualHost, "bucket-virtual-host", false, "name the bucket in the host name instead "+
-		"of the path (requests to AWS always do)")
-	f.BoolVar(&o.noChecksums, "bucket-no-checksums", false, "send no CRC32C with uploads, for stores that refuse it")
+	o.AddFlags(f)
 	o.pieces = 256 << 20
 	f.Var(&o.pieces, "piece-memory", "memory for pieces of objects that are being read")
 }
@@ -44,17 +37,9 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	if o.url == "" {
 		return nil, nil
 	}
-	cfg := object.Config{VirtualHost: o.virtualHost, NoChecksums: o.noChecksums,
-		Endpoint: firstOf(o.endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL")),
-		Region:   firstOf(o.region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")),
-	}
-	var err error
-	if cfg.Bucket, cfg.Prefix, err = object.ParseURL(o.url); err != nil {
+	cfg, err := o.Config(o.url)
+	if err != nil {
 		return nil, cli.UsageError("--bucket %q: write s3://BUCKET or s3://BUCKET/PREFIX", o.url)
-	}
-	cfg.AccessKey, cfg.SecretKey = o.keys.Access, o.keys.Secret
-	if cfg.AccessKey == "" {
-		cfg.AccessKey, cfg.SecretKey, cfg.SessionToken = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY"), os.Getenv("AWS_SESSION_TOKEN")
 	}
 	b, err := object.New(cfg, object.Deps{Metrics: metrics})
 	if err != nil {
@@ -70,15 +55,6 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 
 // probeTimeout bounds the first probe of the bucket.
 const probeTimeout = 5 * time.Second
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
 
 // localBucket is the bucket of a cluster on one machine.
 const localBucket = devcluster.LocalBucket

@@ -66,10 +66,11 @@ func localTier(o *standaloneOptions) (*devcluster.Node, error) {
 		return nil, err
 	}
 	server := devcluster.NewObjectServer(self, dir, o.objects, filepath.Join(o.data, "objects.log"))
-	if o.bucket.keys, err = object.LoadKeys(server.KeysFile()); err != nil {
+	if o.bucket.Keys, err = object.LoadKeys(server.KeysFile()); err != nil {
 		return nil, err
 	}
-	o.bucket.url, o.bucket.endpoint = "s3://"+localBucket, "http://"+o.objects
+	o.bucket.url = "s3://" + localBucket
+	o.bucket.Endpoint("http://" + o.objects)
 	return server, nil
 }
 
