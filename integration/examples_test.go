@@ -21,15 +21,9 @@ func TestExamplesRun(t *testing.T) {
 		"dataset":    {"read 4 shards in order: 16777216 bytes", "read 100 samples at random"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			program := filepath.Join(t.TempDir(), name)
-			// As devcluster.Build does, so that both use the same compiled packages.
-			build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/morainefs/moraine/examples/"+name)
-			build.Env = append(os.Environ(), "CGO_ENABLED=0")
-			out, err := build.CombinedOutput()
-			require.NoError(t, err, string(out))
-			cmd := exec.CommandContext(t.Context(), program)
+			cmd := exec.CommandContext(t.Context(), buildExample(t, name))
 			cmd.Env = append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(), "MORAINE_CERTS="+c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE="+c.Mode())
-			out, err = cmd.CombinedOutput()
+			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, string(out))
 			for _, text := range says {
 				require.Contains(t, string(out), text)
@@ -37,4 +31,16 @@ func TestExamplesRun(t *testing.T) {
 			t.Logf("%s", out)
 		})
 	}
+}
+
+// buildExample builds a program of examples/.
+func buildExample(t *testing.T, name string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), name)
+	// As devcluster.Build does, so that both use the same compiled packages.
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/morainefs/moraine/examples/"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return program
 }
