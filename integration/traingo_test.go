@@ -125,10 +125,7 @@ func (g *trainGo) killedAtRandom(rng *rand.Rand, kills int, worlds []int, want *
 // directly to the cluster, and then through the agent of the node.
 func TestATrainerKilledAtRandomResumes(t *testing.T) {
 	t.Parallel()
-	kills := 3
-	if os.Getenv("MORAINE_TEST_LONG") != "" {
-		kills = 20
-	}
+	kills := rounds(3, 20)
 	rng := random(seed(t))
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
