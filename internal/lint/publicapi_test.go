@@ -13,7 +13,7 @@ import (
 
 // publicPackages are the packages that programs outside this module import. They speak in types of
 // their own: a message of the protocol may change with every release.
-var publicPackages = []string{"client", "client/ckpt"}
+var publicPackages = []string{"client", "client/ckpt", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
 
 // messages is the package of the protocol's messages.
 const messages = module + "/transport/wire"
@@ -22,10 +22,64 @@ const messages = module + "/transport/wire"
 // FOLDER.NAME or FOLDER.TYPE.METHOD, with the reason, a sentence.
 var showsMessages = map[string]string{}
 
-// TestPublicAPIShowsNoMessages fails on an exported declaration of a public package that names a
-// type of transport/wire.
-func TestPublicAPIShowsNoMessages(t *testing.T) {
-	found, checked := map[string]bool{}, 0
+// showsInternals lists the exported structs with a field of a type from an internal package on
+// purpose, as FOLDER.NAME, with the reason, a sentence.
+var showsInternals = map[string]string{
+	"client.Deps":            "It is what tests of the tree replace; programs use Open.",
+	"client/ckpt.RunOptions": "Clock is an interface of types of package time, so that a program can replace it.",
+}
+
+// TestPublicStructsShowNoInternals fails on an exported struct of a public package with an exported
+// field whose type is of an internal package: a program cannot name that type.
+func TestPublicStructsShowNoInternals(t *testing.T) {
+	found := map[string]bool{}
+	eachPublicFile(t, func(folder string, f *ast.File) {
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil || !strings.HasPrefix(p, module+"/internal/") && !strings.Contains(p, "/client/internal/") {
+				continue
+			}
+			for _, name := range structsWith(f, importedAs(f, p)) {
+				found[folder+"."+name] = true
+			}
+		}
+	})
+	for name := range found {
+		if showsInternals[name] == "" {
+			t.Errorf("%s has a field of a type that programs cannot name: give it a type of its package", name)
+		}
+	}
+	for name := range showsInternals {
+		if !found[name] {
+			t.Errorf("%s needs no exception any more", name)
+		}
+	}
+}
+
+// structsWith returns the exported structs of a file that show a type of the package in a field.
+func structsWith(f *ast.File, pkg string) (names []string) {
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range g.Specs {
+			s, ok := spec.(*ast.TypeSpec)
+			if !ok || !s.Name.IsExported() {
+				continue
+			}
+			if _, ok := s.Type.(*ast.StructType); ok && mentions(s.Type, pkg) {
+				names = append(names, s.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// eachPublicFile calls do with each file of the public packages.
+func eachPublicFile(t *testing.T, do func(folder string, f *ast.File)) {
+	t.Helper()
+	checked := 0
 	for _, folder := range publicPackages {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
 		if err != nil {
@@ -40,14 +94,23 @@ func TestPublicAPIShowsNoMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			checked++
-			for _, name := range messageNames(f) {
-				found[folder+"."+name] = true
-			}
+			do(folder, f)
 		}
 	}
 	if checked < 50 {
 		t.Fatalf("only %d files were found", checked)
 	}
+}
+
+// TestPublicAPIShowsNoMessages fails on an exported declaration of a public package that names a
+// type of transport/wire.
+func TestPublicAPIShowsNoMessages(t *testing.T) {
+	found := map[string]bool{}
+	eachPublicFile(t, func(folder string, f *ast.File) {
+		for _, name := range messageNames(f) {
+			found[folder+"."+name] = true
+		}
+	})
 	for name := range found {
 		if showsMessages[name] == "" {
 			t.Errorf("%s names a message of transport/wire: give it a type of its package", name)
