@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/crc"
@@ -16,7 +17,8 @@ const (
 )
 
 // WriteTensors writes whole tensors to w, one after the other, each in row-major order, whatever
-// ranks saved them. It needs 40 MiB of memory, however large the tensors are. Bytes that are corrupt
+// ranks saved them. It has at
+// most six pieces of 8 MiB in memory, however large the tensors are. Bytes that are corrupt
 // or lost at one level come from the next; see BadRanges.
 func (k *Checkpoint) WriteTensors(ctx context.Context, w io.Writer, names ...string) error {
 	return stream(ctx, w, func(yield func(piece) bool) error {
@@ -39,7 +41,7 @@ func (k *Checkpoint) WriteTensors(ctx context.Context, w io.Writer, names ...str
 }
 
 // WriteFile writes the file Files()[i] to w, as the step's directory has it, and fails with Corrupt
-// if the bytes do not have the file's CRC. It needs 40 MiB of memory.
+// if the bytes do not have the file's CRC. It has at most six pieces of 8 MiB in memory.
 func (k *Checkpoint) WriteFile(ctx context.Context, w io.Writer, i int) error {
 	f := &k.top.files[i]
 	sum := uint32(0)
@@ -85,6 +87,7 @@ func stream(ctx context.Context, w io.Writer, each func(yield func(piece) bool) 
 	defer cancel()
 	arrivals := make(chan *arrival, streamAhead)
 	ended := make(chan error, 1)
+	var used buffers
 	go func() {
 		defer close(arrivals)
 		ended <- each(func(p piece) bool {
@@ -96,7 +99,7 @@ func stream(ctx context.Context, w io.Writer, each func(yield func(piece) bool) 
 			}
 			go func() {
 				defer close(a.done)
-				a.buf = make([]byte, p.bytes)
+				a.buf = used.get(p.bytes)
 				a.err = p.read(ctx, a.buf)
 			}()
 			return true
@@ -110,6 +113,7 @@ func stream(ctx context.Context, w io.Writer, each func(yield func(piece) bool) 
 		if err == nil {
 			_, err = w.Write(a.buf)
 		}
+		used.put(a.buf)
 		if err != nil {
 			cancel()
 		}
@@ -121,4 +125,31 @@ func stream(ctx context.Context, w io.Writer, each func(yield func(piece) bool) 
 		err = ctx.Err()
 	}
 	return err
+}
+
+// buffers are buffers of pieces that were written, to be used again. The zero value is ready.
+type buffers struct {
+	mu   sync.Mutex
+	list [][]byte
+}
+
+// get returns a buffer of n bytes. One that is too short for them is dropped, so that there are never
+// more than pieces in flight.
+func (b *buffers) get(n int64) []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if last := len(b.list) - 1; last >= 0 {
+		buf := b.list[last]
+		b.list = b.list[:last]
+		if int64(cap(buf)) >= n {
+			return buf[:n]
+		}
+	}
+	return make([]byte, n)
+}
+
+func (b *buffers) put(buf []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.list = append(b.list, buf)
 }

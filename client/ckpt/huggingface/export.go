@@ -54,7 +54,7 @@ type File struct {
 	fill func(ctx context.Context, w io.Writer) error
 }
 
-// Write writes the file to w. It needs 40 MiB of memory and that of the file's header.
+// Write writes the file to w. It has at most 48 MiB of tensors in memory.
 func (f *File) Write(ctx context.Context, w io.Writer) error { return f.fill(ctx, w) }
 
 // NewExport lays out k. If k was saved from files (package localfiles), the export has their

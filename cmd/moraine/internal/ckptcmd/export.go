@@ -40,8 +40,8 @@ func newCkptExportCommand(env *cli.Env) *cobra.Command {
 		Short: "Write a checkpoint as a model directory of Hugging Face's libraries",
 		Long: `Write the tensors of a checkpoint, whole, as model-00001-of-0000N.safetensors with
 model.safetensors.index.json: what from_pretrained and safetensors read. The command joins the
-slices that the ranks of the training job saved. It needs about 100 MiB of memory, however large
-the model is. The index is written last: a directory that has it is complete.
+slices that the ranks of the training job saved. It needs less than 200 MiB of memory, however
+large the model is. The index is written last: a directory that has it is complete.
 
 Of a step that "ckpt import" or "ckpt save" made, the other files (config.json, the tokenizer, ...)
 and the metadata of the safetensors files are written too. Of other steps put config.json there
