@@ -135,6 +135,7 @@ var served = map[string]service{
 	"commit_repair": {serve: inQueue((*repair.Queue).CommitRepair)},
 	"set_rebalance": {serve: inRebalancer((*repair.Rebalancer).SetRebalance)},
 
+	"begin_step":   {serve: (*leader).beginStep},
 	"get_step":     {serve: (*leader).getStep},
 	"resolve_step": {serve: (*leader).resolveStep},
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -79,5 +80,31 @@ func TestGetStepGivesUpWaiting(t *testing.T) {
 			GetStep: &wire.GetStep{Key: key, WaitMillis: 20000}}})
 		require.NoError(t, err, "the answer comes in time for the caller's deadline")
 		require.Equal(t, wire.StepState_STEP_STATE_OPEN, resp.GetStep().Step.State)
+	})
+}
+
+// TestAStepThatHasNoRoomIsRefused: the leader compares what all ranks of open steps have announced
+// with the free space of the devices, before a rank writes a byte.
+func TestAStepThatHasNoRoomIsRefused(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		c.fleet(3) // 3 TiB of chunks, less the reserve of repair
+		k := c.open(peer(transport.RoleClient, "c1"))
+		run := k.openRun("r")
+		begin := func(step uint64, rank uint32, bytes uint64) error {
+			_, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
+				Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: step}, Rank: rank, World: 2, Bytes: bytes}}})
+			return err
+		}
+		err := begin(1, 0, 1<<40) // copies on three hosts have room for 980 GiB of bytes
+		require.ErrorIs(t, err, moraine.NoSpace)
+		require.ErrorContains(t, err, "remove old steps")
+		require.NoError(t, begin(1, 0, 600<<30))
+		require.NoError(t, begin(1, 0, 600<<30), "the same rank again")
+		require.ErrorIs(t, begin(1, 1, 600<<30), moraine.NoSpace)
+		require.ErrorIs(t, begin(2, 0, 600<<30), moraine.NoSpace)
+		require.NoError(t, begin(1, 1, 300<<30))
+		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: 1}}}})
+		require.NoError(t, err)
+		require.NoError(t, begin(2, 0, 900<<30))
 	})
 }

@@ -473,3 +473,25 @@ func TestAddTensorRefuses(t *testing.T) {
 		require.ErrorIs(t, s.AddBlob(ctx, name, nil), moraine.InvalidArgument, name)
 	}
 }
+
+// TestBeginReservesTheBytes: with BeginOptions.Bytes, Begin returns why the service refuses the part,
+// before the trainer copies a byte.
+func TestBeginReservesTheBytes(t *testing.T) {
+	f, ctx := newFake(), t.Context()
+	r, err := ckpt.OpenRunOn(ctx, f, "/runs/a", ckpt.RunOptions{Launch: ckpt.Launch{Name: "l1"}})
+	require.NoError(t, err)
+	defer r.Close(ctx)
+	f.before = func(op string) error {
+		if op == "BeginStep" {
+			return fail(moraine.QuotaExceeded, "no room for the step")
+		}
+		return nil
+	}
+	_, err = r.Begin(ctx, 1, ckpt.BeginOptions{Bytes: 1 << 20})
+	require.ErrorIs(t, err, moraine.QuotaExceeded)
+	require.ErrorContains(t, err, "no room for the step")
+	s, err := r.Begin(ctx, 2, ckpt.BeginOptions{}) // nothing is announced: a later call has the error
+	require.NoError(t, err)
+	<-s.Done()
+	require.ErrorIs(t, s.Seal(ctx), moraine.QuotaExceeded)
+}

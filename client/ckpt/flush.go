@@ -33,9 +33,13 @@ func (s *Part) write(ctx context.Context) {
 	defer close(s.done)
 	defer s.release()
 	var step *wire.Step
-	if err := s.retry(ctx, func() (err error) { step, err = s.begin(ctx); return err }); err != nil {
+	err := s.retry(ctx, func() (err error) { step, err = s.begin(ctx); return err })
+	if err != nil {
 		s.fail(err)
 		s.end(err)
+	}
+	close(s.announced)
+	if err != nil {
 		return
 	}
 	if err := wait(ctx, s.sealed); err != nil {

@@ -21,8 +21,9 @@ type BeginOptions struct {
 	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves. Default
 	// memory.
 	Level moraine.Level
-	// Bytes is how many bytes of tensors and blobs the part will have at most. With an agent it
-	// must be given: Begin fails at once if the node's arenas have no room for it.
+	// Bytes is how many bytes of tensors and blobs the part will have at most. The service reserves
+	// them: Begin fails with QuotaExceeded or NoSpace if they do not fit. With an agent they must be
+	// given: Begin also fails at once if the node's arenas have no room for them. 0: unknown.
 	Bytes int64
 	// NoWait lets Begin fail with Busy, rather than wait, while the agent's arenas are full of
 	// earlier saves.
@@ -49,11 +50,12 @@ type Part struct {
 	blobs  []stagedBlob
 	stall  time.Duration
 
-	sealOnce sync.Once
-	sealed   chan struct{} // closed by Seal, by Abort and by failure
-	endCause error         // set before sealed is closed, by Abort and by failure
-	aborted  bool          // set before sealed is closed, by Abort
-	reported bool          // this part's failure aborted the step; set before done is closed
+	announced chan struct{} // closed when the service has answered that the rank has begun
+	sealOnce  sync.Once
+	sealed    chan struct{} // closed by Seal, by Abort and by failure
+	endCause  error         // set before sealed is closed, by Abort and by failure
+	aborted   bool          // set before sealed is closed, by Abort
+	reported  bool          // this part's failure aborted the step; set before done is closed
 
 	mu  sync.Mutex
 	err error // why the part cannot be written, as soon as known
@@ -74,7 +76,8 @@ type stagedBlob struct {
 	bytes *staged
 }
 
-// Begin starts this rank's part of a step. It does not wait for the cluster: a later call
+// Begin starts this rank's part of a step. If BeginOptions.Bytes is given it waits, 1 s at most, until
+// the service has reserved them, and fails if it refuses. Otherwise it does not wait: a later call
 // returns the service's error (a newer attempt, a step that exists). With an agent it waits until
 // the arenas of the node have room, unless opts say otherwise. Only one save may be between Begin
 // and Seal, unless BeginOptions.Lent is set; more may be written to the cluster meanwhile. Begin
@@ -85,7 +88,7 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	}
 	opts.Level = cmp.Or(opts.Level, moraine.Memory)
 	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
-		slices: make(map[string][]stagedTensor), sealed: make(chan struct{}), done: make(chan struct{})}
+		slices: make(map[string][]stagedTensor), announced: make(chan struct{}), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return nil, s.wrap(err)
 	}
@@ -104,6 +107,12 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	r.unsealed = append(r.unsealed, s)
 	if r.agent == nil {
 		r.writers.Go(func() { s.write(r.ctx) })
+		r.mu.Unlock()
+		err := s.reserved(ctx)
+		r.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
 		return s, nil
 	}
 	r.mu.Unlock() // Close ends the wait for memory
@@ -118,6 +127,26 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	}
 	r.writers.Go(func() { s.follow(r.ctx) })
 	return s, nil
+}
+
+// announceWait bounds how long Begin waits for the service to reserve the bytes of a part. A save goes
+// on without the answer: training must not stand still while the service elects a leader.
+const announceWait = time.Second
+
+// reserved waits until the service has reserved the bytes of a part, and returns why it refused.
+func (s *Part) reserved(ctx context.Context) error {
+	if s.opts.Bytes == 0 {
+		return nil
+	}
+	select {
+	case <-s.announced:
+		return s.failure()
+	case <-s.run.opts.Clock.After(announceWait):
+		return nil
+	case <-ctx.Done():
+		s.Abort(ctx.Err())
+		return s.wrap(ctx.Err())
+	}
 }
 
 // endsBegin lets the next save begin. The caller holds the mutex.

@@ -125,6 +125,19 @@ func (t *Topology) total() uint64 {
 	return t.sums[len(t.sums)-1]
 }
 
+// Room returns how many bytes of chunks the devices that take new ones have room for, without the
+// reserve that only repair may fill.
+func (t *Topology) Room() (bytes uint64) {
+	for _, h := range t.hosts {
+		for _, d := range h.devices {
+			if reserve := d.Capacity / reserveDivisor; d.Free > reserve {
+				bytes += d.Free - reserve
+			}
+		}
+	}
+	return bytes
+}
+
 // Hosts returns the number of registered hosts, and of those that may take chunks now.
 func (t *Topology) Hosts() (registered, taking int) { return t.registeredHosts, len(t.hosts) }
 

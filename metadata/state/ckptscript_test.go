@@ -108,7 +108,7 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		return &wire.MetaRequest{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{Parent: c.root, Name: arg, Launch: w["launch"], Job: w["job"],
 			Restart: num(w["restart"]), Takeover: w["takeover"] != "", ReadOnly: w["ro"] != ""}}}
 	case "begin":
-		return &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{Key: s.key(w), Rank: rank, World: uint32(num(w["world"])), SealTimeoutMillis: num(w["timeout"])}}}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{Key: s.key(w), Rank: rank, World: uint32(num(w["world"])), SealTimeoutMillis: num(w["timeout"]), Bytes: num(w["bytes"])}}}
 	case "seal":
 		digest := sha256.Sum256([]byte(w["digest"]))
 		op := &wire.SealPart{Key: s.key(w), Rank: rank, Digest: digest[:], Protects: 2}
@@ -116,6 +116,8 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 			op.Files = []*wire.PartFile{s.file(c, fmt.Sprintf("part-%d%s", rank, w["suffix"]), 100)}
 		}
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SealPart{SealPart: op}}
+	case "quota":
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: s.run1, Bytes: num(arg)}}}
 	case "lease":
 		return nil
 	case "commit":

@@ -16,7 +16,7 @@ type stepChecks struct{ *nameChecks }
 
 // allSteps checks checkpoints against their parts, blocks, directories and jobs.
 func (c *stepChecks) allSteps() error {
-	unnamed, lost := 0, uint64(0)
+	unnamed, lost, reserved := 0, uint64(0), uint64(0)
 	err := c.each(record.TabStep, func(key, value []byte) error {
 		s := &record.Step{Id: ckpt.StepOfKey(key)}
 		if err := s.Decode(value); err != nil {
@@ -27,6 +27,9 @@ func (c *stepChecks) allSteps() error {
 			unnamed++
 			if err := c.liveStep(s); err != nil {
 				return err
+			}
+			if dir := c.inodes[s.Dir]; dir != nil {
+				reserved += dir.Reserved
 			}
 		}
 		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
@@ -63,6 +66,9 @@ func (c *stepChecks) allSteps() error {
 	if err != nil {
 		return err
 	}
+	if have[record.CReserved] != reserved {
+		c.problem("the state counts %d reserved bytes, but has %d", have[record.CReserved], reserved)
+	}
 	if have[record.CLostSteps] != lost {
 		c.problem("the state counts %d lost steps, but has %d", have[record.CLostSteps], lost)
 	}
@@ -97,7 +103,7 @@ func (c *stepChecks) stepLevel(s *record.Step) error {
 
 // liveStep checks a step that is being saved or checked.
 func (c *stepChecks) liveStep(s *record.Step) error {
-	sealed := uint32(0)
+	sealed, reserved := uint32(0), uint64(0)
 	for rank := range s.World {
 		p, err := ckpt.PartRecord(c.View, s.Id, rank)
 		if err != nil {
@@ -105,6 +111,9 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 		}
 		if p != nil && p.Sealed {
 			sealed++
+		}
+		if p != nil {
+			reserved += p.Reserved
 		}
 		if p != nil && !p.Sealed {
 			_, ok, err := c.R.Get(c.K.SessionStep(p.Session, s.Id, rank))
@@ -115,6 +124,9 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 				c.problem("step %s waits for rank %d, whose session %s has ended or has no row for it", s.Id, rank, p.Session)
 			}
 		}
+	}
+	if dir := c.inodes[s.Dir]; dir != nil && dir.Reserved != reserved {
+		c.problem("step %s reserves %d bytes, but its ranks announced %d", s.Id, dir.Reserved, reserved)
 	}
 	missing, err := ckpt.MissingRanks(c.View, s)
 	if err != nil {

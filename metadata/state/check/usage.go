@@ -17,7 +17,7 @@ func (c *nameChecks) usages() error {
 	}
 	want := make(map[kvtx.UsageKey]record.Usage)
 	for _, i := range c.sorted() {
-		own := record.Usage{Bytes: i.Size, Inodes: 1}
+		own := record.Usage{Bytes: i.Size + int64(i.Reserved), Inodes: 1}
 		if i.CommittedStep() {
 			own.Steps = 1
 		}

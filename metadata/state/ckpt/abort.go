@@ -137,6 +137,8 @@ func dropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	if err != nil {
 		return kvtx.Damaged(err)
 	}
+	t.Count[record.CReserved] -= d.Reserved
+	d.Reserved = 0
 	names.Unseal(t, d)
 	d.Detach()
 	d.Nlink = 0

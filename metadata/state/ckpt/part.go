@@ -87,6 +87,9 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	case s.State != record.StepOpen:
 		return nil, kvtx.Corrupt("seal part", id.String(), "the step is %s, but rank %d has not sealed", s.State, op.GetRank())
 	}
+	if err := reserve(t, s, have, 0); err != nil {
+		return nil, err
+	}
 	if err := takeFiles(t, s, p.Files); err != nil {
 		return nil, err
 	}

@@ -116,7 +116,14 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		if p != nil && p.Session != t.Session.Id {
 			t.Del(t.K.SessionStep(p.Session, id, op.GetRank()))
 		}
-		t.Put(t.K.Part(id, op.GetRank()), (&record.Part{Session: t.Session.Id}).Encode())
+		next := &record.Part{Session: t.Session.Id}
+		if p != nil {
+			next.Reserved = p.Reserved
+		}
+		if err := reserve(t, s, next, op.GetBytes()); err != nil {
+			return nil, err
+		}
+		t.Put(t.K.Part(id, op.GetRank()), next.Encode())
 		t.Put(t.K.SessionStep(t.Session.Id, id, op.GetRank()), []byte{record.StepVersion})
 	}
 	return stepReply(s), nil

@@ -61,6 +61,7 @@ const (
 	CLostSteps   // committed checkpoints that have lost bytes
 	CKeptBytes   // part of CPendingBytes: chunks in TabKept
 	CBadObjects  // objects whose bucket object differs from the record
+	CReserved    // bytes that ranks of open steps announced, and have not sealed
 	CStuckMoves  // live jobs of the object tier that fail again and again: see Job.Stuck
 	numCounters
 )

@@ -66,7 +66,7 @@ func tripsOf[R any](encode func(R) []byte, decode func([]byte) (R, error), key, 
 
 const (
 	onlyFile      = " Size Stored Evicted Generation Level Degraded Content Refs LastEnd Object ObjectGen"
-	onlyDirectory = " Entries Step Policy"
+	onlyDirectory = " Entries Step Policy Reserved"
 	inodeKey      = "Id Leased Home"
 )
 

@@ -47,6 +47,9 @@ type Inode struct {
 	// Step is the checkpoint of a sealed directory. The checkpoint is committed once the directory
 	// has a name.
 	Step StepID
+	// Reserved is what the ranks of that checkpoint have announced, and not sealed yet, in bytes. It
+	// counts as used space.
+	Reserved uint64
 	// Policy is set while the directory has a policy of its own.
 	Policy bool
 
@@ -132,7 +135,7 @@ func (i *Inode) Encode() []byte {
 		b = putUvarint(b, uint64(i.Evicted))
 	}
 	if i.Step != (StepID{}) {
-		b = i.Step.Encode(b)
+		b = putUvarint(i.Step.Encode(b), i.Reserved)
 	}
 	return b
 }
@@ -205,6 +208,7 @@ func (i *Inode) Decode(b []byte) error {
 	i.Sealed = flags&InodeSealed != 0
 	if flags&InodeStep != 0 {
 		i.Step.Decode(&d)
+		i.Reserved = d.Uvarint()
 	}
 	if flags != i.flags() {
 		d.fail(fmt.Errorf("flags %02x mark a field that is 0", flags))

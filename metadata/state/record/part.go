@@ -11,9 +11,11 @@ import (
 // Part is one rank's part of a checkpoint.
 type Part struct {
 	Session moraine.SessionID // the session that began it
-	Sealed  bool
-	Digest  [sha256.Size]byte
-	Files   []PartFile
+	// Reserved is how many bytes it announced that it will write at most. It is 0 once sealed.
+	Reserved uint64
+	Sealed   bool
+	Digest   [sha256.Size]byte
+	Files    []PartFile
 }
 
 // PartFile is one file of a part.
@@ -35,6 +37,7 @@ func (p *Part) Decode(b []byte) error { return p.fields(decoder(b)).End("part") 
 func (p *Part) fields(c *codec) *codec {
 	c.version(partVersion)
 	fixed64(c, &p.Session)
+	uvarint(c, &p.Reserved)
 	if c.bool(&p.Sealed); !p.Sealed {
 		return c
 	}

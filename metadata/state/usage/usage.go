@@ -26,6 +26,8 @@ type seat struct {
 	parent moraine.InodeID
 	size   int64
 	step   bool // it is the directory of a committed checkpoint
+	// reserved is what the ranks of an open checkpoint will write into the directory.
+	reserved int64
 }
 
 // seatOf reads that part of a record.
@@ -41,6 +43,12 @@ func seatOf(b []byte) (seat, error) {
 	s.nlink = d.U32()
 	d.Uvarint() // tenant
 	s.parent = moraine.InodeID(d.Fixed64())
+	if flags&record.InodeStep != 0 && !s.step {
+		var dir record.Inode
+		err := dir.Decode(b)
+		s.reserved = int64(dir.Reserved)
+		return s, err
+	}
 	if s.typ != record.TypeFile {
 		return s, d.Err
 	}
@@ -59,7 +67,7 @@ func (s seat) own() record.Usage {
 	if !s.there {
 		return record.Usage{}
 	}
-	u := record.Usage{Bytes: s.size, Inodes: 1}
+	u := record.Usage{Bytes: s.size + s.reserved, Inodes: 1}
 	if s.step {
 		u.Steps = 1
 	}
