@@ -15,7 +15,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
@@ -36,7 +35,7 @@ func saveWide(t *testing.T, c *incluster.Client, path string, step uint64, ranks
 				return err
 			}
 			parts[rank] = part
-			if err := part.AddTensor(t.Context(), ckpt.Tensor{Name: fmt.Sprint("t", rank), DType: safetensors.U8, Shape: []int64{64}, Data: make([]byte, 64)}); err != nil {
+			if err := part.AddTensor(t.Context(), ckpt.Tensor{Name: fmt.Sprint("t", rank), DType: ckpt.U8, Shape: []int64{64}, Data: make([]byte, 64)}); err != nil {
 				return err
 			}
 			for n := range 63 {

@@ -13,7 +13,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
@@ -115,7 +114,7 @@ func (s savedStep) saveRank(ctx context.Context, r *ckpt.Run, rank int) error {
 	if err != nil {
 		return err
 	}
-	err = save.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: safetensors.U8, Shape: []int64{s.size},
+	err = save.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: ckpt.U8, Shape: []int64{s.size},
 		Global: []int64{stepWorld * s.size}, Offset: []int64{int64(rank) * s.size}, Data: s.bytes(rank, s.size)})
 	if err == nil {
 		err = save.AddBlob(ctx, "rng", s.bytes(rank, 100))

@@ -2,6 +2,7 @@ package ckpt_test
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"os"
 
@@ -67,5 +68,41 @@ func ExampleRun_Resolve() {
 	err = latest.Restore(ctx, []ckpt.SliceRequest{{Name: "weight", Offset: []int64{0}, Shape: []int64{512}, Dst: dst}})
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+// Slurm and torchrun say which start of which job a rank belongs to.
+func ExampleLaunchFromEnv() {
+	env := map[string]string{"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "0"}
+	launch := ckpt.LaunchFromEnv(func(name string) string { return env[name] })
+	fmt.Println(launch.Name, launch.Job)
+	// Output: slurm-4711.0-requeue-2-restart-0 slurm-4711
+}
+
+// Restore with little memory, and see what was damaged on the way.
+func ExampleCheckpoint_BadRanges() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "moraine:///", client.OptionsFromEnv(os.Getenv))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	run, err := ckpt.OpenRun(ctx, c, "/runs/llama", ckpt.RunOptions{ReadOnly: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer run.Close(ctx)
+	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: 1000, Exact: true, Read: ckpt.ReadOptions{MemoryBytes: 16 << 20}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+	weight, err := k.ReadTensor(ctx, "weight")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(weight), "bytes")
+	for _, bad := range k.BadRanges() {
+		fmt.Printf("%s: %d bytes at %d came from another level than %s: %v\n", bad.File, bad.Bytes, bad.Offset, bad.Level, bad.Err)
 	}
 }

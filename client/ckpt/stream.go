@@ -17,9 +17,8 @@ const (
 )
 
 // WriteTensors writes whole tensors to w, one after the other, each in row-major order, whatever
-// ranks saved them. It has at
-// most six pieces of 8 MiB in memory, however large the tensors are. Bytes that are corrupt
-// or lost at one level come from the next; see BadRanges.
+// ranks saved them. It has at most six pieces of 8 MiB in memory, however large the tensors are.
+// Bytes that are corrupt or lost at one level come from the next; see BadRanges.
 func (k *Checkpoint) WriteTensors(ctx context.Context, w io.Writer, names ...string) error {
 	return stream(ctx, w, func(yield func(piece) bool) error {
 		for _, name := range names {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
 // SaveSteps commits checkpoints of one tensor each to the run at path, as one rank
@@ -23,7 +22,7 @@ func (c *Client) SaveSteps(ctx context.Context, path string, steps ...uint64) er
 		if err != nil {
 			return err
 		}
-		err = part.AddTensor(ctx, ckpt.Tensor{Name: "step", DType: safetensors.U8, Shape: []int64{1 << 16}, Data: StepBytes(step)})
+		err = part.AddTensor(ctx, ckpt.Tensor{Name: "step", DType: ckpt.U8, Shape: []int64{1 << 16}, Data: StepBytes(step)})
 		if err == nil {
 			err = part.Seal(ctx)
 		}

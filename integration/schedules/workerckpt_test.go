@@ -86,7 +86,7 @@ func (w *worker) saveRank(ctx context.Context, r request, rank int, run *ckpt.Ru
 	for i := range tensorsEach {
 		name, p := tensorName(rank, i), make([]byte, tensorBytes(i))
 		fill(p, w.tensorTag(r.Path, name, run.Attempt()), uint32(r.Step), 0)
-		if err := part.AddTensor(ctx, ckpt.Tensor{Name: name, DType: safetensors.U8, Shape: []int64{int64(len(p))}, Data: p}); err != nil {
+		if err := part.AddTensor(ctx, ckpt.Tensor{Name: name, DType: ckpt.U8, Shape: []int64{int64(len(p))}, Data: p}); err != nil {
 			part.Abort(err)
 			return err
 		}

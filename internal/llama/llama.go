@@ -14,7 +14,6 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
 // The published sizes of Llama 3 8B.
@@ -80,10 +79,10 @@ func (m Model) Tensors() []Tensor {
 				shape[i] /= m.Divide
 			}
 		}
-		out = append(out, Tensor{name, safetensors.BF16, shape})
+		out = append(out, Tensor{name, ckpt.BF16, shape})
 		if m.Trained == nil || m.Trained(name) {
 			for _, state := range []string{"master", "exp_avg", "exp_avg_sq"} {
-				out = append(out, Tensor{"optimizer." + name + "." + state, safetensors.F32, shape})
+				out = append(out, Tensor{"optimizer." + name + "." + state, ckpt.F32, shape})
 			}
 		}
 	}
