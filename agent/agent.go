@@ -36,11 +36,20 @@ import (
 type Config struct {
 	// Socket is the path of the unix socket. Default agentproto.DefaultSocket.
 	Socket string
-	// Dir is a directory of a tmpfs, for the arenas.
+	// Dir is the directory of the arenas. If it is on a disk, the agent mounts a tmpfs there, which
+	// stays. Empty: a tmpfs of the agent's own below /run if it may mount, else a directory of
+	// /dev/shm.
 	Dir string
+	// OnDisk lets Dir be on a disk. A save then waits for the disk, and a restart of the node loses
+	// the parts.
+	OnDisk bool
 	// Memory is the limit of all arenas of the node, in bytes. It needs room for three parts of
 	// each rank: the last good one, the one that is being written, and the next.
 	Memory int64
+	// Prefault is how many slots of each rank the agent makes as soon as it knows the size of the
+	// rank's parts: a later save then finds memory whose pages are there. 0: a slot is made when a
+	// save needs it.
+	Prefault int
 	// Users may connect, besides root and the agent's own user.
 	Users []uint32
 	// Grace is how long Run, once its context has ended, writes what is sealed to the cluster.
@@ -111,6 +120,10 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.deps.Saves == nil {
 		a.deps.Saves = ckpt.NewMetrics(nil)
 	}
+	if cfg.Dir, err = arenaDir(&cfg, a.log); err != nil {
+		return nil, err
+	}
+	a.cfg.Dir = cfg.Dir
 	if a.pool, err = newPool(cfg.Dir, cfg.Memory); err != nil {
 		return nil, err
 	}
@@ -127,6 +140,9 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	a.work, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }
+
+// Dir returns the directory of the arenas.
+func (a *Agent) Dir() string { return a.cfg.Dir }
 
 // lockDir keeps other agents from the directory of the arenas, until the file is closed or the
 // process ends.
@@ -265,4 +281,12 @@ func (a *Agent) notify() {
 	a.metrics.Memory.Set(float64(a.pool.inUse()))
 	close(a.changed)
 	a.changed = make(chan struct{})
+}
+
+// pause waits, at most until the agent ends.
+func (a *Agent) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-a.work.Done():
+	}
 }

@@ -250,6 +250,9 @@ func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.Open
 		return nil, err
 	}
 	c.run = r
+	if req.Bytes > 0 && !req.ReadOnly {
+		c.a.prefault(want{uid: c.uid, owner: r.key.owner(), bytes: req.Bytes})
+	}
 	return &agentproto.OpenReply{RunID: uint64(r.run.ID()), Attempt: r.run.Attempt()}, nil
 }
 

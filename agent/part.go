@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
@@ -12,9 +11,6 @@ import (
 )
 
 const (
-	// retryPause is the pause before a part is written again from its start. By then package ckpt
-	// has already tried several times.
-	retryPause = 5 * time.Second
 	// keptEnded bounds the parts without a slot that the agent remembers, for those that wait.
 	keptEnded = 1000
 )
@@ -46,7 +42,8 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 	if err := a.admit(p); err != nil {
 		return nil, err
 	}
-	s, err := a.pool.take(ctx, r.key.uid, req.Bytes, !req.NoWait, func() (bool, bool) { return a.spare(p) })
+	w := want{uid: r.key.uid, owner: r.key.owner(), bytes: req.Bytes, wait: !req.NoWait}
+	s, err := a.pool.take(ctx, w, func() (bool, bool) { return a.spare(p) })
 	if err != nil {
 		a.forget(p)
 		return nil, err
@@ -63,7 +60,15 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 	r.refs++
 	a.notify()
 	a.mu.Unlock()
+	a.running.Go(func() { a.prefault(w) }) // the next save finds its slot
 	return p, nil
+}
+
+// prefault makes the slots that the owner of w needs besides.
+func (a *Agent) prefault(w want) {
+	if err := a.pool.prefault(w, a.cfg.Prefault); err != nil {
+		a.log.Warn("no slot made in advance; the next save makes one", "err", err)
+	}
 }
 
 // admit adds a part that begins. A failed one of the same step gives way.
@@ -180,113 +185,7 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	a.notify()
 	a.mu.Unlock()
 	a.metrics.Sealed.Inc()
-	a.running.Go(func() { a.drive(p, false) })
-	return nil
-}
-
-// drive writes a sealed part to the cluster, and follows its step to its end. again says that the
-// part may have been written before.
-func (a *Agent) drive(p *part, again bool) {
-	defer a.release(p.run)
-	for ; ; again = true {
-		err := a.writeOnce(p, again)
-		if err == nil {
-			a.metrics.Committed.Inc()
-			a.committed(p)
-			return
-		}
-		if a.work.Err() != nil || !passing(err) {
-			a.stopWriting(p, err)
-			return
-		}
-		a.log.Warn("part not written yet", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
-		a.metrics.Retries.Inc()
-		a.pause(retryPause)
-		if p.save, err = p.run.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis)); err != nil {
-			a.stopWriting(p, err)
-			return
-		}
-	}
-}
-
-// stopWriting ends the writing of a part: if the agent ends, the next one goes on, and the session
-// must not abort the step. Otherwise the part has failed.
-func (a *Agent) stopWriting(p *part, err error) {
-	if a.work.Err() == nil {
-		a.giveUp(p, err)
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p.run.keep = true
-}
-
-// pause waits, at most until the agent ends.
-func (a *Agent) pause(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-a.work.Done():
-	}
-}
-
-// beginOptions are the options of a part whose bytes are in a slot. One rank's parts of several
-// steps may be between Begin and Seal: one that a trainer fills, and earlier ones that the agent
-// writes again.
-func beginOptions(sealTimeoutMillis int64) ckpt.BeginOptions {
-	return ckpt.BeginOptions{SealTimeout: milliseconds(sealTimeoutMillis), Lent: true}
-}
-
-// passing reports whether writing the part again may succeed. A cluster that is full, or a
-// certificate that is refused, is mended while the part waits; the step's timeout ends it.
-func passing(err error) bool {
-	switch moraine.KindOf(err) {
-	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError,
-		moraine.NoSpace, moraine.QuotaExceeded, moraine.PermissionDenied, moraine.Unauthenticated:
-		return true
-	}
-	return false
-}
-
-// writeOnce writes the part and waits until its step is committed. again says that the part may
-// have been written before.
-func (a *Agent) writeOnce(p *part, again bool) error {
-	err := a.writePart(p)
-	var info ckpt.StepInfo
-	switch {
-	case again && errors.Is(err, moraine.Exists):
-		// An agent before this one, or an attempt whose answer was lost, has written the part: only
-		// sessions of this rank can, and only this slot has had its bytes.
-		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
-	case err == nil:
-		info, err = p.save.Wait(a.work, moraine.NVMe)
-	}
-	if err == nil {
-		a.mu.Lock()
-		p.info = info
-		a.mu.Unlock()
-	}
-	return err
-}
-
-// writePart lends the slot to p.save, and waits until that has written and sealed the part.
-func (a *Agent) writePart(p *part) error {
-	err := p.manifest.lendTo(p.save, p.slot.mem)
-	if err == nil {
-		err = p.save.Seal(context.Background()) // it does not wait
-	}
-	if err != nil {
-		p.save.Abort(err)
-		<-p.save.Done()
-		return err
-	}
-	<-p.save.Done()
-	if p.save.Written() == 0 {
-		_, err := p.save.Wait(a.work, moraine.NVMe)
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	closeOnce(p.written)
+	a.running.Go(func() { writer{a, p}.drive(false) })
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,17 +22,6 @@ const (
 	hugePage = 2 << 20
 )
 
-// slot is a file of the node's tmpfs that one rank's part is copied into. The trainer and the
-// agent map it shared. Its length never changes. A slot belongs to one user.
-type slot struct {
-	name string
-	uid  uint32
-	file *os.File
-	mem  []byte
-	// shared says that a reader may have it mapped. Agent.mu guards it.
-	shared bool
-}
-
 // pool is the memory of the node for slots, within one limit. All methods may be called
 // concurrently.
 type pool struct {
@@ -43,103 +31,132 @@ type pool struct {
 	mu   sync.Mutex
 	used int64
 	free []*slot
+	// owned counts the slots of each owner, free ones included.
+	owned  map[string]int
+	closed bool
 	// making counts the slots that were given out, and that no part is known to have yet.
 	making int
 	// changed is closed and replaced whenever memory is returned.
 	changed chan struct{}
 }
 
-// newPool uses dir, which must be in memory: a save must not wait for a disk.
+// newPool uses dir, which arenaDir has prepared.
 func newPool(dir string, limit int64) (*pool, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return nil, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.HUGETLBFS_MAGIC {
-		return nil, fmt.Errorf("%s is not in memory: name a directory of a tmpfs, such as /dev/shm/moraine", dir)
-	}
-	if err := own(dir); err != nil {
+	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), owned: map[string]int{}, changed: make(chan struct{})}, nil
+}
+
+// want is what a caller of take needs.
+type want struct {
+	uid uint32
+	// owner names the rank, which gets the slot that it had before: it has that one mapped.
+	owner string
+	bytes int64
+	// wait lets take wait for memory.
+	wait bool
+}
+
+// take returns a slot of at least w.bytes bytes: a free one of the user, or a new one. If there is
+// no room, it calls spare, which may return a slot that is needed least. If that frees nothing
+// either, it waits for memory, unless nothing will be returned. Its content is undefined. The
+// caller calls placed once spare knows who has the slot.
+func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)) (*slot, error) {
+	n, err := p.slotSize(w.bytes)
+	if err != nil {
 		return nil, err
 	}
-	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), changed: make(chan struct{})}, nil
+	for {
+		s, now, err := p.try(w, n)
+		if s != nil || err != nil {
+			return s, err
+		}
+		freed, more := spare()
+		switch {
+		case freed:
+			continue
+		case !more && !now.making && !ended(now.changed):
+			return nil, p.noRoom(n)
+		case !w.wait:
+			return nil, &moraine.Error{Op: "agent.Begin", Kind: moraine.Busy,
+				Err: errors.New("the slots of earlier saves are still being written to the cluster")}
+		}
+		select {
+		case <-now.changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
-// slotRoom returns how many bytes of slots a tmpfs has room for, beside their manifests. Containers
-// often have one of 64 MiB. A tmpfs without a size has no bound.
-func slotRoom(fs *unix.Statfs_t) int64 {
-	if fs.Blocks == 0 {
-		return math.MaxInt64
-	}
-	size := int64(fs.Blocks) * fs.Bsize
-	return size - size/32
-}
-
-// own fails unless only the agent's user can write to dir. Everybody may make directories in
-// /dev/shm, and whoever owns this one could plant manifests, which the agent writes to the cluster.
-func own(dir string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return &os.PathError{Op: "lstat", Path: dir, Err: err}
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && st.Mode&0o022 == 0 {
-		return nil
-	}
-	return &moraine.Error{Op: "agent", Ref: dir, Kind: moraine.PermissionDenied, Err: fmt.Errorf(
-		"other users can write to the arenas' directory: remove it, or make it a directory of user %d with mode 0700", os.Geteuid())}
-}
-
-// take returns a slot of at least n bytes for a user: a free one of the user, or a new one.
-// If there is no room, it calls spare, which may return a slot that is needed least. If that
-// frees nothing either, it waits for memory, unless wait is false or nothing will be returned.
-// Its content is undefined. The caller calls placed once spare knows who has the slot.
-func (p *pool) take(ctx context.Context, uid uint32, n int64, wait bool, spare func() (freed, more bool)) (*slot, error) {
+// slotSize is the length of a slot for n bytes.
+func (p *pool) slotSize(n int64) (int64, error) {
 	if n > p.limit {
-		return nil, p.noRoom(n)
+		return 0, p.noRoom(n)
 	}
-	n = (n + hugePage - 1) / hugePage * hugePage
-	if n > p.limit {
-		return nil, p.noRoom(n)
+	if n = (n + hugePage - 1) / hugePage * hugePage; n > p.limit {
+		return 0, p.noRoom(n)
 	}
+	return n, nil
+}
+
+// snapshot is the pool as a try found it: whether slots are being made, and what changes next.
+type snapshot struct {
+	making  bool
+	changed chan struct{}
+}
+
+// try returns a slot if there is a free one, or room for one.
+func (p *pool) try(w want, n int64) (*slot, snapshot, error) {
 	for {
 		p.mu.Lock()
-		changed, making := p.changed, p.making > 0
-		s, usable := p.reuse(uid, n)
+		now := snapshot{p.making > 0, p.changed}
+		s, usable := p.reuse(w, n)
 		room := s == nil && p.used+n <= p.limit
 		if room {
 			p.used += n
 		}
 		if room || usable {
 			p.making++
+			p.owned[w.owner]++
 		}
 		p.mu.Unlock()
 		switch {
 		case room:
-			return p.make(uid, n)
-		case usable:
-			return s, nil
-		case s != nil:
-			p.discard(s)
-			continue
+			s, err := p.make(w, n)
+			return s, now, err
+		case usable || s == nil:
+			return s, now, nil
 		}
-		freed, more := spare()
-		switch {
-		case freed:
-			continue
-		case !more && !making && !ended(changed):
-			return nil, p.noRoom(n)
-		case !wait:
-			return nil, &moraine.Error{Op: "agent.Begin", Kind: moraine.Busy,
-				Err: errors.New("the slots of earlier saves are still being written to the cluster")}
+		p.discard(s)
+	}
+}
+
+// prefault makes slots for w until its owner has count, as long as there is room: a save that begins
+// then finds memory whose pages are there. It takes no slot from anybody.
+func (p *pool) prefault(w want, count int) error {
+	n, err := p.slotSize(w.bytes)
+	for err == nil {
+		p.mu.Lock()
+		more := !p.closed && p.owned[w.owner] < count && p.used+n <= p.limit
+		if more {
+			p.used += n
+			p.making++
+			p.owned[w.owner]++
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		p.mu.Unlock()
+		if !more {
+			return nil
+		}
+		var s *slot
+		if s, err = p.make(w, n); err == nil {
+			p.put(s)
+			p.placed()
 		}
 	}
+	return err
 }
 
 // placed ends what take began.
@@ -165,14 +182,13 @@ func (p *pool) noRoom(n int64) error {
 		"a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes: raise --arena-memory, which is at most the size of the tmpfs", n, p.limit)}
 }
 
-// reuse takes a free slot out: a usable one of the user that has n bytes, and not twice as many;
-// else one that has to make room for a new one. It returns nil if there is none, or room without
-// it. The caller holds the mutex.
-func (p *pool) reuse(uid uint32, n int64) (s *slot, usable bool) {
+// reuse takes a free slot out: a usable one of the user that has n bytes, and not twice as many,
+// if possible one that the owner had; else one that has to make room for a new one. It returns nil
+// if there is none, or room without it. The caller holds the mutex.
+func (p *pool) reuse(w want, n int64) (s *slot, usable bool) {
 	best := -1
 	for i, s := range p.free {
-		if s.uid == uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n &&
-			(best < 0 || len(s.mem) < len(p.free[best].mem)) {
+		if s.uid == w.uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n && (best < 0 || s.fits(w.owner, p.free[best])) {
 			best = i
 		}
 	}
@@ -185,15 +201,28 @@ func (p *pool) reuse(uid uint32, n int64) (s *slot, usable bool) {
 	}
 	s = p.free[best]
 	p.free = slices.Delete(p.free, best, best+1)
-	return s, usable && s.whole() == nil // a trainer that had it may have cut it
+	if usable = usable && s.whole() == nil; usable { // a trainer that had it may have cut it
+		p.disown(s)
+		s.owner = w.owner
+	}
+	return s, usable
 }
 
-// make makes a slot of n bytes that p.used already counts. Its pages are there when it returns.
-func (p *pool) make(uid uint32, n int64) (s *slot, err error) {
+// disown counts one slot less for the owner of s. The caller holds the mutex.
+func (p *pool) disown(s *slot) {
+	if p.owned[s.owner]--; p.owned[s.owner] == 0 {
+		delete(p.owned, s.owner)
+	}
+}
+
+// make makes a slot of n bytes that p.used and p.owned already count. Its pages are there when it
+// returns.
+func (p *pool) make(w want, n int64) (s *slot, err error) {
 	defer func() {
 		if err != nil {
 			p.mu.Lock()
 			p.used -= n
+			p.disown(&slot{owner: w.owner})
 			p.mu.Unlock()
 			p.placed()
 		}
@@ -210,22 +239,11 @@ func (p *pool) make(uid uint32, n int64) (s *slot, err error) {
 			"the tmpfs of %s has no %d bytes more (%w): mount it with a size of at least --arena-memory", p.dir, n, err)}
 		return nil, errors.Join(err, f.Close(), os.Remove(path))
 	}
-	if s, err = p.mapSlot(f, uid, n); err != nil {
-		err = errors.Join(err, os.Remove(path))
+	if s, err = mapSlot(f, w.uid, n); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
 	}
-	return s, err
-}
-
-// mapSlot maps a slot's file, which it closes if that fails.
-func (p *pool) mapSlot(f *os.File, uid uint32, n int64) (*slot, error) {
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, errors.Join(&moraine.Error{Op: "map slot", Kind: moraine.NoSpace, Err: err}, f.Close())
-	}
-	// Huge pages and page tables that are there already are faster; without them it works too.
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
-	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
-	return &slot{name: filepath.Base(f.Name()), uid: uid, file: f, mem: mem}, nil
+	s.owner = w.owner
+	return s, nil
 }
 
 // put returns a slot that no trainer writes to any more.
@@ -243,16 +261,8 @@ func (p *pool) discard(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used -= int64(len(s.mem))
+	p.disown(s)
 	p.signal()
-}
-
-func discardAll(slots []*slot) {
-	for _, s := range slots {
-		// Unlinked and unmapped in any case: an error here leaves memory that a restart removes.
-		_ = os.Remove(s.file.Name())
-		_ = unix.Munmap(s.mem)
-		_ = s.file.Close()
-	}
 }
 
 // signal wakes those that wait for memory. The caller holds the mutex.
@@ -270,7 +280,7 @@ func (p *pool) inUse() int64 {
 
 // recover opens the slot that an agent before this one left. Its bytes count even beyond the
 // limit: they are there. A reader may still have it mapped from that agent.
-func (p *pool) recover(name string, uid uint32) (*slot, error) {
+func (p *pool) recover(name string, uid uint32, owner string) (*slot, error) {
 	f, err := os.OpenFile(filepath.Join(p.dir, name), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -282,14 +292,15 @@ func (p *pool) recover(name string, uid uint32) (*slot, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	s, err := p.mapSlot(f, uid, st.Size())
+	s, err := mapSlot(f, uid, st.Size())
 	if err != nil {
 		return nil, err
 	}
-	s.shared = true
+	s.shared, s.owner = true, owner
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used += st.Size()
+	p.owned[owner]++
 	return s, nil
 }
 
@@ -304,21 +315,11 @@ func (p *pool) leftovers() (files []string, err error) {
 	return files, err
 }
 
-// whole fails if somebody has cut the slot's file short: reading its memory would end the process.
-func (s *slot) whole() error {
-	st, err := s.file.Stat()
-	if err == nil && st.Size() != int64(len(s.mem)) {
-		err = &moraine.Error{Op: "agent.Seal", Ref: s.name, Kind: moraine.Corrupt,
-			Err: fmt.Errorf("the trainer has changed the length of the slot from %d to %d bytes", len(s.mem), st.Size())}
-	}
-	return err
-}
-
 // close unmaps the free slots and removes their files. Slots in use stay for the next agent.
 func (p *pool) close() {
 	p.mu.Lock()
 	free := p.free
-	p.free = nil
+	p.free, p.closed = nil, true
 	p.mu.Unlock()
 	discardAll(free)
 }

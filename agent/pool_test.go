@@ -3,7 +3,6 @@ package agent
 import (
 	"math"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ func newTestPool(t *testing.T, limit int64) *pool {
 	dir, err := os.MkdirTemp("/dev/shm", "moraine-pool-test-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	p, err := newPool(filepath.Join(dir, "arena"), limit)
+	p, err := newPool(dir, limit)
 	require.NoError(t, err)
 	return p
 }
@@ -34,11 +33,11 @@ func TestTakeWaitsForASlotThatIsBeingMade(t *testing.T) {
 		has <- more
 		return false, more
 	}
-	first, err := p.take(t.Context(), 1, 1, true, spare)
+	first, err := p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, spare)
 	require.NoError(t, err)
 	got := make(chan error, 1)
 	go func() {
-		s, err := p.take(t.Context(), 1, 1, true, spare)
+		s, err := p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, spare)
 		if err == nil {
 			p.placed()
 			p.discard(s)
@@ -59,10 +58,10 @@ func TestTakeWaitsForASlotThatIsBeingMade(t *testing.T) {
 	<-has
 	has <- false
 	require.Zero(t, p.inUse())
-	s, err := p.take(t.Context(), 1, 1, true, spare)
+	s, err := p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, spare)
 	require.NoError(t, err)
 	p.placed()
-	_, err = p.take(t.Context(), 1, 1, true, spare)
+	_, err = p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, spare)
 	require.ErrorIs(t, err, moraine.NoSpace, "nothing will be returned")
 	p.discard(s)
 }
@@ -74,19 +73,19 @@ func TestSlotsFitIntoTheirTmpfs(t *testing.T) {
 	require.Equal(t, int64(math.MaxInt64), slotRoom(&unix.Statfs_t{Bsize: 4096}))
 	p := newTestPool(t, math.MaxInt64)
 	require.Less(t, p.limit, int64(math.MaxInt64))
-	_, err := p.take(t.Context(), 1, math.MaxInt64-1, true, nil)
+	_, err := p.take(t.Context(), want{uid: 1, bytes: math.MaxInt64 - 1, wait: true}, nil)
 	require.ErrorIs(t, err, moraine.NoSpace)
 }
 
 // TestASlotThatWasCutIsNotGivenOutAgain: whoever wrote to it would end.
 func TestASlotThatWasCutIsNotGivenOutAgain(t *testing.T) {
 	p := newTestPool(t, 2*hugePage)
-	s, err := p.take(t.Context(), 1, 1, true, nil)
+	s, err := p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, nil)
 	require.NoError(t, err)
 	p.placed()
 	require.NoError(t, s.file.Truncate(0))
 	p.put(s)
-	again, err := p.take(t.Context(), 1, 1, true, nil)
+	again, err := p.take(t.Context(), want{uid: 1, bytes: 1, wait: true}, nil)
 	require.NoError(t, err)
 	p.placed()
 	require.NotEqual(t, s.name, again.name)

@@ -16,6 +16,11 @@ import (
 // good part of a rank is kept. It fails, and removes nothing, if a sealed part may be there that
 // this agent cannot read.
 func (a *Agent) recover() error {
+	if a.cfg.OnDisk {
+		if err := a.pool.checkBoot(a.log); err != nil {
+			return err
+		}
+	}
 	files, err := a.pool.leftovers()
 	if err != nil {
 		return err
@@ -57,7 +62,8 @@ func (a *Agent) recoverSlot(name string) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.pool.recover(name, m.UID)
+	key := runKey{m.UID, m.Open.Run, m.Open.Launch, m.Open.Rank, m.Open.World, false}
+	s, err := a.pool.recover(name, m.UID, key.owner())
 	if err != nil {
 		return err
 	}
@@ -65,7 +71,6 @@ func (a *Agent) recoverSlot(name string) error {
 		a.pool.discard(s)
 		return err
 	}
-	key := runKey{m.UID, m.Open.Run, m.Open.Launch, m.Open.Rank, m.Open.World, false}
 	p := &part{key: partKey{m.UID, m.Open.Run, m.Open.Rank, m.Attempt, m.Seal.Step}, slot: s, bytes: m.bytes(), manifest: m,
 		run: &run{key: key, open: m.Open}, state: agentproto.Local, written: make(chan struct{}), ended: make(chan struct{})}
 	a.mu.Lock()
@@ -85,7 +90,7 @@ func (a *Agent) recoverSlot(name string) error {
 func (a *Agent) resume(p *part) {
 	r, err := a.reopen(p)
 	if err != nil {
-		a.stopWriting(p, err)
+		writer{a, p}.stop(err)
 		return
 	}
 	a.mu.Lock()
@@ -93,11 +98,11 @@ func (a *Agent) resume(p *part) {
 	a.mu.Unlock()
 	p.save, err = r.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis))
 	if err != nil {
-		a.stopWriting(p, err)
+		writer{a, p}.stop(err)
 		a.release(r)
 		return
 	}
-	a.drive(p, true)
+	writer{a, p}.drive(true)
 }
 
 // reopen opens the run until that succeeds or never will. The launch must be the attempt that it

@@ -117,7 +117,7 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 		return nil, nil, c.invalid("a fetch of %d bytes", req.Bytes)
 	}
 	c.restore.drop(c.a.pool)
-	s, err := c.a.pool.take(ctx, c.uid, req.Bytes, false, func() (bool, bool) { return c.a.spare(nil) })
+	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes}, func() (bool, bool) { return c.a.spare(nil) })
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/morainefs/moraine/client/ckpt"
@@ -19,6 +20,9 @@ type runKey struct {
 	// readOnly is a run that is only read.
 	readOnly bool
 }
+
+// owner names the rank over all its launches: its slots stay with it.
+func (k runKey) owner() string { return fmt.Sprintf("%d %s %d", k.uid, k.path, k.rank) }
 
 // run is an open run. refs counts the connections that opened it and the parts that are not in
 // a committed step yet; the last one closes it.

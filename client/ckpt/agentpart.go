@@ -16,6 +16,9 @@ import (
 // begins at a multiple of 64.
 const slotSlack = 4 << 20
 
+// slotBytes is what a slot for a part of n bytes holds: the bytes and their sums.
+func slotBytes(n int64) int64 { return n + n/moraine.BlockSize*4 + slotSlack }
+
 // beginAtAgent gets a slot for s from the agent of the node.
 func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	if s.opts.Bytes <= 0 {
@@ -24,8 +27,7 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	sums := s.opts.Bytes / moraine.BlockSize * 4
-	mem, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: s.opts.Bytes + sums + slotSlack,
+	mem, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes),
 		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.NoWait})
 	if err != nil {
 		return s.wrap(err)

@@ -30,14 +30,15 @@ type RunOptions struct {
 	Rank, World uint32
 	// Agent is the socket of the node's agent; see agentproto.DefaultSocket. Saves then go into
 	// the agent's memory and survive the death of this process. Empty: this process keeps and
-	// writes them itself. StagingBytes and Prefault are not used with an agent.
+	// writes them itself. StagingBytes is not used with an agent.
 	Agent string
 	// StagingBytes bounds the memory into which saves are copied. It needs room for two parts so
 	// that a save can begin while the previous one is being written. The memory is taken as
 	// needed and kept. Default 16 GiB.
 	StagingBytes int64
 	// Prefault is how many bytes of it OpenRun allocates at once, so that the first save is as
-	// fast as the next. Default 0.
+	// fast as the next. With an agent it is the size of one part, and the agent makes the slots of
+	// this rank. Default 0.
 	Prefault int64
 	// Clock, Log and Metrics default to the machine's clock, no log, and
 	// metrics that are not registered anywhere.
@@ -133,8 +134,12 @@ func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run
 
 // openRunAtAgent opens the run through the agent, whose session joins the attempt.
 func openRunAtAgent(ctx context.Context, c cluster, path string, opts RunOptions) (*Run, error) {
-	link, reply, err := dialAgent(ctx, opts.Agent, agentproto.Open{Run: path, Rank: opts.Rank, World: opts.World,
-		Launch: opts.Launch.Name, Job: opts.Launch.Job, Restart: opts.Launch.Restart, Takeover: opts.Takeover})
+	open := agentproto.Open{Run: path, Rank: opts.Rank, World: opts.World,
+		Launch: opts.Launch.Name, Job: opts.Launch.Job, Restart: opts.Launch.Restart, Takeover: opts.Takeover}
+	if opts.Prefault > 0 {
+		open.Bytes = slotBytes(opts.Prefault)
+	}
+	link, reply, err := dialAgent(ctx, opts.Agent, open)
 	if err != nil {
 		return nil, err
 	}

@@ -84,6 +84,9 @@ type Open struct {
 	Takeover bool   `json:"takeover,omitempty"`
 	// ReadOnly joins no attempt: it is for Resolve.
 	ReadOnly bool `json:"read_only,omitempty"`
+	// Bytes, if not 0, is what the slots of the rank's parts will have to hold: the agent makes them
+	// before it answers, so that the first save is as fast as the next.
+	Bytes int64 `json:"bytes,omitempty"`
 }
 
 // OpenReply names the run and the attempt.

@@ -24,7 +24,7 @@ func TestGoldenMessages(t *testing.T) {
 	messages := []any{
 		agentproto.Request{Hello: &agentproto.Hello{Version: agentproto.Version}},
 		agentproto.Reply{Hello: &agentproto.HelloReply{Version: 1, Memory: 1 << 30, Used: 1 << 20}},
-		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3, Takeover: true}},
+		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3, Takeover: true, Bytes: 4096}},
 		agentproto.Reply{Open: &agentproto.OpenReply{RunID: 1 << 40, Attempt: 2}},
 		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, SealTimeoutMillis: 600000, NoWait: true}},
 		agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "slot-00112233aabbccdd", Bytes: 2 << 20}},

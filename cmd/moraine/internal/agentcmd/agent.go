@@ -24,8 +24,6 @@ import (
 )
 
 const (
-	// defaultDir is where the arenas are, on a tmpfs that every Linux has.
-	defaultDir = "/dev/shm/moraine"
 	// memoryShare is the part of the node's memory that the arenas may take, unless a flag says.
 	memoryShare = 4
 	// clientMemory is the memory of one run's session, for data that it writes: the parts
@@ -65,7 +63,9 @@ certificate: root and the agent's own user may connect, and those of --allow-use
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), env, o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.agent.Dir, "arena-dir", defaultDir, "directory of a tmpfs for the arenas")
+	f.StringVar(&o.agent.Dir, "arena-dir", "", "directory of the arenas, on a tmpfs or where one can be mounted (default: /run/moraine/arenas if the agent may mount, else /dev/shm/moraine)")
+	f.BoolVar(&o.agent.OnDisk, "arena-on-disk", false, "let --arena-dir be on a disk: saves then wait for it, and a restart of the node loses the parts")
+	f.IntVar(&o.agent.Prefault, "prefault", 2, "slots of each rank that are made as soon as the size of its parts is known; 0: when a save needs one")
 	f.Var(&o.memory, "arena-memory", "limit of the memory of all trainers of the node (default: a quarter of its memory)")
 	f.UintSliceVar(&o.users, "allow-user", nil, "number of a user who may connect, besides root and the agent's own; may be repeated")
 	f.DurationVar(&o.agent.Grace, "grace", 25*time.Second, "how long to write sealed parts to the cluster after SIGTERM")
@@ -124,6 +124,6 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 		}
 		parts = append(parts, adm.Run)
 	}
-	log.Info("serving", "socket", o.agent.Socket, "arenas", o.agent.Dir, "memory", o.agent.Memory, "pid", os.Getpid())
+	log.Info("serving", "socket", o.agent.Socket, "arenas", a.Dir(), "memory", o.agent.Memory, "pid", os.Getpid())
 	return serve.RunAll(ctx, parts...)
 }

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/morainefs/moraine"
+	"golang.org/x/sys/unix"
+)
+
+// slot is a file of the node's tmpfs that one rank's part is copied into. The trainer and the
+// agent map it shared. Its length never changes. A slot belongs to one user.
+type slot struct {
+	name string
+	uid  uint32
+	// owner names the rank that had it last. pool.mu guards it.
+	owner string
+	file  *os.File
+	mem   []byte
+	// shared says that a reader may have it mapped. Agent.mu guards it.
+	shared bool
+}
+
+// fits reports whether s suits an owner better than another usable slot does.
+func (s *slot) fits(owner string, other *slot) bool {
+	if mine := s.owner == owner; mine != (other.owner == owner) {
+		return mine
+	}
+	return len(s.mem) < len(other.mem)
+}
+
+// mapSlot maps a slot's file, which it closes if that fails.
+func mapSlot(f *os.File, uid uint32, n int64) (*slot, error) {
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, errors.Join(&moraine.Error{Op: "map slot", Kind: moraine.NoSpace, Err: err}, f.Close())
+	}
+	// Huge pages and page tables that are there already are faster; without them it works too.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	return &slot{name: filepath.Base(f.Name()), uid: uid, file: f, mem: mem}, nil
+}
+
+func discardAll(slots []*slot) {
+	for _, s := range slots {
+		// Unlinked and unmapped in any case: an error here leaves memory that a restart removes.
+		_ = os.Remove(s.file.Name())
+		_ = unix.Munmap(s.mem)
+		_ = s.file.Close()
+	}
+}
+
+// whole fails if somebody has cut the slot's file short: reading its memory would end the process.
+func (s *slot) whole() error {
+	st, err := s.file.Stat()
+	if err == nil && st.Size() != int64(len(s.mem)) {
+		err = &moraine.Error{Op: "agent.Seal", Ref: s.name, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("the trainer has changed the length of the slot from %d to %d bytes", len(s.mem), st.Size())}
+	}
+	return err
+}

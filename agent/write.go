@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+)
+
+// retryPause is the pause before a part is written again from its start. By then package ckpt
+// has already tried several times.
+const retryPause = 5 * time.Second
+
+// writer writes one sealed part to the cluster.
+type writer struct {
+	a *Agent
+	p *part
+}
+
+// drive writes a sealed part to the cluster, and follows its step to its end. again says that the
+// part may have been written before.
+func (w writer) drive(again bool) {
+	a, p := w.a, w.p
+	defer a.release(p.run)
+	for ; ; again = true {
+		err := w.writeOnce(again)
+		if err == nil {
+			a.metrics.Committed.Inc()
+			a.committed(p)
+			return
+		}
+		if a.work.Err() != nil || !passing(err) {
+			w.stop(err)
+			return
+		}
+		a.log.Warn("part not written yet", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
+		a.metrics.Retries.Inc()
+		a.pause(retryPause)
+		if p.save, err = p.run.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis)); err != nil {
+			w.stop(err)
+			return
+		}
+	}
+}
+
+// stop ends the writing of a part: if the agent ends, the next one goes on, and the session
+// must not abort the step. Otherwise the part has failed.
+func (w writer) stop(err error) {
+	a := w.a
+	if a.work.Err() == nil {
+		a.giveUp(w.p, err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.p.run.keep = true
+}
+
+// beginOptions are the options of a part whose bytes are in a slot. One rank's parts of several
+// steps may be between Begin and Seal: one that a trainer fills, and earlier ones that the agent
+// writes again.
+func beginOptions(sealTimeoutMillis int64) ckpt.BeginOptions {
+	return ckpt.BeginOptions{SealTimeout: milliseconds(sealTimeoutMillis), Lent: true}
+}
+
+// passing reports whether writing the part again may succeed. A cluster that is full, or a
+// certificate that is refused, is mended while the part waits; the step's timeout ends it.
+func passing(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError,
+		moraine.NoSpace, moraine.QuotaExceeded, moraine.PermissionDenied, moraine.Unauthenticated:
+		return true
+	}
+	return false
+}
+
+// writeOnce writes the part and waits until its step is committed. again says that the part may
+// have been written before.
+func (w writer) writeOnce(again bool) error {
+	a, p := w.a, w.p
+	err := w.writePart()
+	var info ckpt.StepInfo
+	switch {
+	case again && errors.Is(err, moraine.Exists):
+		// An agent before this one, or an attempt whose answer was lost, has written the part: only
+		// sessions of this rank can, and only this slot has had its bytes.
+		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
+	case err == nil:
+		info, err = p.save.Wait(a.work, moraine.NVMe)
+	}
+	if err == nil {
+		a.mu.Lock()
+		p.info = info
+		a.mu.Unlock()
+	}
+	return err
+}
+
+// writePart lends the slot to p.save, and waits until that has written and sealed the part.
+func (w writer) writePart() error {
+	a, p := w.a, w.p
+	err := p.manifest.lendTo(p.save, p.slot.mem)
+	if err == nil {
+		err = p.save.Seal(context.Background()) // it does not wait
+	}
+	if err != nil {
+		p.save.Abort(err)
+		<-p.save.Done()
+		return err
+	}
+	<-p.save.Done()
+	if p.save.Written() == 0 {
+		_, err := p.save.Wait(a.work, moraine.NVMe)
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	closeOnce(p.written)
+	return nil
+}
