@@ -309,7 +309,7 @@ func TestTheMemoryOfTheNodeIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 	tr.save(1, 0) // both slots are taken while rank 1 has not sealed
 	tr.save(2, 0)
-	_, err = tr.fill(3, 0, ckpt.BeginOptions{NoWait: true})
+	_, err = tr.fill(3, 0, ckpt.BeginOptions{Busy: ckpt.BusySkip})
 	require.ErrorIs(t, err, moraine.Busy)
 	rank1, err := n.client(t.Context())
 	require.NoError(t, err)

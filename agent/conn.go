@@ -196,6 +196,8 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		reply.Tensors, err = c.tensors(ctx, req.Tensors)
 	case req.Fetch != nil:
 		reply.Fetch, file, err = c.fetch(ctx, req.Fetch)
+	case req.Progress != nil:
+		reply.Progress, err = c.a.progress(c.uid, req.Progress)
 	case req.Status != nil:
 		reply.Status = c.status()
 	default:
@@ -271,7 +273,11 @@ func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.Be
 		return nil, nil, err
 	}
 	c.filling, c.sealTimeoutMillis = p, req.SealTimeoutMillis
-	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem))}, p.slot.file, nil
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	failed := c.run.failed
+	c.run.failed = nil
+	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem)), Failed: failed}, p.slot.file, nil
 }
 
 // unsealed returns the connection's part that is being filled.

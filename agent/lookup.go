@@ -21,6 +21,7 @@ func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
 		}
 		d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
 			Bytes: p.bytes, State: p.state}
+		d.Written, _ = p.progress()
 		if p.err != nil {
 			d.Error = p.err.Error()
 		}
@@ -50,6 +51,35 @@ func (a *Agent) read(uid uint32, req *agentproto.Read) (*agentproto.ReadReply, *
 	return &agentproto.ReadReply{Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}, f, nil
 }
 
+// progress returns how much of a part is written. See agentproto.Progress.
+func (a *Agent) progress(uid uint32, req *agentproto.Progress) (*agentproto.ProgressReply, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
+	if p == nil {
+		return nil, notKnown("agent.Progress", req.Run, req.Step)
+	}
+	reply := &agentproto.ProgressReply{State: p.state}
+	reply.Written, reply.Bytes = p.progress()
+	return reply, nil
+}
+
+// progress returns how many bytes of the part's files the cluster has been given, and how many there
+// are. The caller holds the mutex.
+func (p *part) progress() (written, total int64) {
+	if p.save == nil {
+		return 0, 0
+	}
+	written, total, _ = p.save.Progress(context.Background()) // it does not ask another agent
+	return written, total
+}
+
+// notKnown is the error of a request for a part that the node does not have.
+func notKnown(op, run string, step uint64) error {
+	return &moraine.Error{Op: op, Ref: fmt.Sprintf("%s step %d", run, step), Kind: moraine.NotFound,
+		Err: errors.New("the node has no such part: it was never sealed here, or has long ended")}
+}
+
 // wait waits until a part has reached a level. See agentproto.Wait.
 func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*agentproto.WaitReply, error) {
 	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
@@ -57,8 +87,7 @@ func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*ag
 	p := a.parts[key]
 	a.mu.Unlock()
 	if p == nil {
-		return nil, &moraine.Error{Op: "agent.Wait", Ref: fmt.Sprintf("%s step %d", req.Run, req.Step), Kind: moraine.NotFound,
-			Err: errors.New("the node has no such part: it was never sealed here, or has long ended")}
+		return nil, notKnown("agent.Wait", req.Run, req.Step)
 	}
 	var until chan struct{}
 	switch req.Level {

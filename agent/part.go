@@ -26,6 +26,13 @@ type part struct {
 	save     *ckpt.Part
 	manifest *manifest // set by Seal
 
+	// newestWins says that the trainer wants older parts of the rank superseded by this one.
+	newestWins bool
+	// writing says that the part's turn to be written has come. superseded is the step that replaces
+	// it, if it has not.
+	writing    bool
+	superseded uint64
+
 	state string // of agentproto
 	err   error  // of a failed one
 	info  ckpt.StepInfo
@@ -38,7 +45,7 @@ type part struct {
 // begin gives a trainer a slot for its part of a step.
 func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part, error) {
 	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes,
-		state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
+		newestWins: req.Supersede, state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
 	if err := a.admit(p); err != nil {
 		return nil, err
 	}
@@ -49,14 +56,14 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 		return nil, err
 	}
 	defer a.pool.placed()
-	p.save, err = r.run.Begin(ctx, req.Step, beginOptions(req.SealTimeoutMillis))
+	save, err := r.run.Begin(ctx, req.Step, beginOptions(req.SealTimeoutMillis))
 	if err != nil {
 		a.forget(p)
 		a.pool.put(s)
 		return nil, err
 	}
 	a.mu.Lock()
-	p.slot = s
+	p.slot, p.save = s, save
 	r.refs++
 	a.notify()
 	a.mu.Unlock()
@@ -182,10 +189,14 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	}
 	a.mu.Lock()
 	p.manifest, p.bytes, p.state = m, m.bytes(), agentproto.Local
+	w := writer{a, p}
+	if p.newestWins {
+		w.supersedeOlder()
+	}
 	a.notify()
 	a.mu.Unlock()
 	a.metrics.Sealed.Inc()
-	a.running.Go(func() { writer{a, p}.drive(false) })
+	a.running.Go(func() { w.drive(false) })
 	return nil
 }
 
@@ -200,7 +211,7 @@ func (a *Agent) committed(p *part) {
 	}
 	a.mu.Lock()
 	p.state = agentproto.Committed
-	old := a.supersede(p.key)
+	old := a.replaceBy(p.key)
 	closeOnce(p.written)
 	close(p.ended)
 	a.notify()
@@ -210,9 +221,9 @@ func (a *Agent) committed(p *part) {
 	}
 }
 
-// supersede takes the slots from all committed parts of a rank but the newest, and returns them.
+// replaceBy takes the slots from all committed parts of a rank but the newest, and returns them.
 // The caller holds the mutex.
-func (a *Agent) supersede(of partKey) (old []*slot) {
+func (a *Agent) replaceBy(of partKey) (old []*slot) {
 	var newest *part
 	for _, q := range a.parts {
 		if q.state != agentproto.Committed || q.slot == nil || q.key.uid != of.uid || q.key.path != of.path || q.key.rank != of.rank {
@@ -244,6 +255,9 @@ func (a *Agent) giveUp(p *part, err error) {
 func (a *Agent) fail(p *part, err error) *slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if p.state == agentproto.Local {
+		p.run.noteFailure(p.key.step, err)
+	}
 	p.state, p.err = agentproto.Failed, err
 	s := a.takeSlot(p)
 	closeOnce(p.written)

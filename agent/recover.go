@@ -96,8 +96,7 @@ func (a *Agent) resume(p *part) {
 	a.mu.Lock()
 	p.run = r
 	a.mu.Unlock()
-	p.save, err = r.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis))
-	if err != nil {
+	if err := (writer{a, p}).begin(); err != nil {
 		writer{a, p}.stop(err)
 		a.release(r)
 		return

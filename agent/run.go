@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
@@ -27,13 +28,16 @@ func (k runKey) owner() string { return fmt.Sprintf("%d %s %d", k.uid, k.path, k
 // run is an open run. refs counts the connections that opened it and the parts that are not in
 // a committed step yet; the last one closes it.
 type run struct {
-	key   runKey
-	open  agentproto.Open
-	ready chan struct{} // closed when the opening has ended
-	err   error         // of the opening
-	run   *ckpt.Run
-	close func() error // ends the session
-	refs  int
+	key    runKey
+	open   agentproto.Open
+	ready  chan struct{} // closed when the opening has ended
+	err    error         // of the opening
+	run    *ckpt.Run
+	client *client.Client // its session
+	close  func() error   // ends the session
+	// failed are sealed parts that have failed and that no Begin has reported.
+	failed []agentproto.Failure
+	refs   int
 	// keep says that the session must not be ended, but expire: its end would abort a step whose
 	// sealed part the next agent still has to write.
 	keep bool
@@ -78,7 +82,18 @@ func (a *Agent) openRun(r *run) {
 		r.err = errors.Join(r.err, end())
 		return
 	}
-	r.close = end
+	r.client, r.close = c, end
+}
+
+// keptFailures bounds the failures that wait for the next Begin of a run.
+const keptFailures = 16
+
+// noteFailure keeps the failure of a sealed part for the next Begin. The caller holds Agent.mu.
+func (r *run) noteFailure(step uint64, err error) {
+	if len(r.failed) == keptFailures {
+		r.failed = r.failed[1:]
+	}
+	r.failed = append(r.failed, agentproto.Failure{Step: step, Error: *agentproto.ErrorOf(err)})
 }
 
 // handover bounds how long the opening of a run waits for the parts of an earlier launch.

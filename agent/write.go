@@ -24,6 +24,12 @@ type writer struct {
 func (w writer) drive(again bool) {
 	a, p := w.a, w.p
 	defer a.release(p.run)
+	if err := w.turn(); err != nil {
+		p.save.Abort(err)
+		<-p.save.Done()
+		w.stop(err)
+		return
+	}
 	for ; ; again = true {
 		err := w.writeOnce(again)
 		if err == nil {
@@ -38,11 +44,23 @@ func (w writer) drive(again bool) {
 		a.log.Warn("part not written yet", "run", p.key.path, "step", p.key.step, "rank", p.key.rank, "err", err)
 		a.metrics.Retries.Inc()
 		a.pause(retryPause)
-		if p.save, err = p.run.run.Begin(a.work, p.key.step, beginOptions(p.manifest.SealTimeoutMillis)); err != nil {
+		if err := w.begin(); err != nil {
 			w.stop(err)
 			return
 		}
 	}
+}
+
+// begin announces the part to the cluster, from a slot that is sealed.
+func (w writer) begin() error {
+	save, err := w.p.run.run.Begin(w.a.work, w.p.key.step, beginOptions(w.p.manifest.SealTimeoutMillis))
+	if err != nil {
+		return err
+	}
+	w.a.mu.Lock()
+	defer w.a.mu.Unlock()
+	w.p.save = save
+	return nil
 }
 
 // stop ends the writing of a part: if the agent ends, the next one goes on, and the session
@@ -118,5 +136,6 @@ func (w writer) writePart() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	closeOnce(p.written)
+	a.notify() // the rank's next part has its turn
 	return nil
 }

@@ -95,9 +95,9 @@ func (l *agentLink) requestLocked(ctx context.Context, req *agentproto.Request) 
 	return reply, files, err
 }
 
-// begin returns the memory of a slot for a part. An agent that was restarted since the last
-// request is found again.
-func (l *agentLink) begin(ctx context.Context, req agentproto.Begin) ([]byte, error) {
+// begin returns the memory of a slot for a part, and the earlier saves that have failed. An agent
+// that was restarted since the last request is found again.
+func (l *agentLink) begin(ctx context.Context, req agentproto.Begin) ([]byte, []agentproto.Failure, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	hadConn := l.conn != nil
@@ -106,7 +106,7 @@ func (l *agentLink) begin(ctx context.Context, req agentproto.Begin) ([]byte, er
 		reply, files, err = l.requestLocked(ctx, &agentproto.Request{Begin: &req})
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() {
 		for _, f := range files {
@@ -114,9 +114,10 @@ func (l *agentLink) begin(ctx context.Context, req agentproto.Begin) ([]byte, er
 		}
 	}()
 	if len(files) != 1 {
-		return nil, &moraine.Error{Op: "ckpt.Begin", Kind: moraine.Internal, Err: fmt.Errorf("the agent sent %d descriptors, not 1", len(files))}
+		return nil, nil, &moraine.Error{Op: "ckpt.Begin", Kind: moraine.Internal, Err: fmt.Errorf("the agent sent %d descriptors, not 1", len(files))}
 	}
-	return l.mapSlot(reply.Begin, files[0])
+	mem, err := l.mapSlot(reply.Begin, files[0])
+	return mem, reply.Begin.Failed, err
 }
 
 // mapSlot maps a slot, or finds that it is mapped. The caller holds the mutex.

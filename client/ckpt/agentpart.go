@@ -27,10 +27,13 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	mem, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes),
-		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.NoWait})
+	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes),
+		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == BusySkip, Supersede: s.opts.Busy == BusySupersede})
 	if err != nil {
 		return s.wrap(err)
+	}
+	for _, f := range failed {
+		r.noteFailure(f.Step, f.Err())
 	}
 	s.stage = stage{metrics: r.opts.Metrics, slot: mem, rest: mem}
 	return nil
@@ -70,6 +73,7 @@ func (s *Part) sealAtAgent(ctx context.Context) error {
 func (s *Part) follow(ctx context.Context) {
 	defer close(s.done)
 	defer s.release()
+	defer noteEnd(s)
 	if err := wait(ctx, s.sealed); err != nil {
 		s.end(err)
 	}

@@ -95,6 +95,13 @@ func (a *arena) get(ctx context.Context) ([]byte, error) {
 	}
 }
 
+// hasRoom reports whether n bytes fit into what no save uses.
+func (a *arena) hasRoom(n int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(n, 1) <= int64(len(a.free))*segmentSize+a.limit-a.mapped
+}
+
 // mapSegment maps one segment that a.mapped already counts.
 func (a *arena) mapSegment() ([]byte, error) {
 	s, err := unix.Mmap(-1, 0, segmentSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
-	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sync/errgroup"
 )
@@ -32,6 +31,7 @@ const (
 func (s *Part) write(ctx context.Context) {
 	defer close(s.done)
 	defer s.release()
+	defer noteEnd(s)
 	var step *wire.Step
 	err := s.retry(ctx, func() (err error) { step, err = s.begin(ctx); return err })
 	if err != nil {
@@ -41,6 +41,9 @@ func (s *Part) write(ctx context.Context) {
 	close(s.announced)
 	if err != nil {
 		return
+	}
+	if !s.opts.Lent {
+		s.run.settle(ctx)
 	}
 	if err := wait(ctx, s.sealed); err != nil {
 		s.end(err)
@@ -56,6 +59,9 @@ func (s *Part) write(ctx context.Context) {
 		return
 	}
 	s.written = s.run.opts.Clock.Now().Sub(sealedAt)
+	if !s.opts.Lent {
+		s.run.noteWritten(s)
+	}
 	s.run.opts.Metrics.PartsSealed.Inc()
 	s.run.opts.Metrics.WriteSeconds.Observe(s.written.Seconds())
 }
@@ -66,6 +72,9 @@ func (s *Part) flush(ctx context.Context, step *wire.Step) error {
 	files, digest, err := s.files()
 	if err != nil {
 		return invalid("ckpt.Seal", s.ref(), err)
+	}
+	for i := range files {
+		s.total.Add(files[i].size())
 	}
 	again := false
 	return s.retry(ctx, func() error {
@@ -183,25 +192,18 @@ func clip(s string, n int) string {
 	return s
 }
 
-// outFile is one file of a part, ready to write.
-type outFile struct {
-	name   string
-	header []byte // of a safetensors file
-	bytes  []*staged
-	names  []string // names of the tensors or of the blob, one for each of bytes
-}
-
 // writePart writes all files of the part and seals it. Everything is unlinked until SealPart
 // links it: if the process stops before, the end of the session removes the files and aborts
 // the step.
 func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, digest [sha256.Size]byte) error {
+	s.progress.Store(0)
 	sealed := &wire.SealPart{Key: s.key(), Rank: s.run.opts.Rank, Digest: digest[:], Files: make([]*wire.PartFile, len(files))}
 	results := make([]committed, len(files))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(filesAtOnce)
 	for i := range files {
 		g.Go(func() (err error) {
-			sealed.Files[i], results[i], err = files[i].write(gctx, s.run.c, moraine.InodeID(step.GetDir()), s.opts.Level)
+			sealed.Files[i], results[i], err = files[i].write(gctx, s, moraine.InodeID(step.GetDir()))
 			return err
 		})
 	}
@@ -293,57 +295,4 @@ func (s *Part) tensorFile(n int) (outFile, error) {
 		f.names = append(f.names, h.Tensors[i].Name)
 	}
 	return f, nil
-}
-
-// write writes one file and commits it at a level, unlinked.
-func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID, level moraine.Level) (*wire.PartFile, committed, error) {
-	w, err := c.create(ctx, near, level)
-	if err != nil {
-		return nil, committed{}, err
-	}
-	defer w.Abort()
-	size, sum := int64(len(f.header)), crc.Sum(f.header)
-	if _, err := w.Write(f.header); err != nil {
-		return nil, committed{}, err
-	}
-	for _, b := range f.bytes {
-		for _, piece := range b.pieces {
-			if _, err := w.Write(piece); err != nil {
-				return nil, committed{}, err
-			}
-		}
-		size += b.size
-		sum = crc.Combine(sum, crc.CombineBlocks(b.blocks, b.size), b.size)
-	}
-	done, err := w.Commit(ctx)
-	if err != nil {
-		return nil, committed{}, err
-	}
-	if done.size != size {
-		return nil, committed{}, &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Internal,
-			Err: errors.New("the file's size is " + strconv.FormatInt(done.size, 10) + ", not " + strconv.FormatInt(size, 10))}
-	}
-	if done.crc != sum {
-		return nil, committed{}, f.changed()
-	}
-	return &wire.PartFile{Inode: uint64(done.inode), Name: f.name, Crc: sum, Size: uint64(size)}, done, nil
-}
-
-// changed returns the error of a file whose bytes changed between the copy and the encoding: a
-// hardware fault or a stray write changed memory. It looks for bytes that are still wrong, to
-// name them.
-func (f *outFile) changed() error {
-	what := "bytes of"
-	for i, b := range f.bytes {
-		var sums []uint32
-		for _, piece := range b.pieces {
-			sums = crc.Blocks(sums, piece)
-		}
-		if !slices.Equal(sums, b.blocks) {
-			what = fmt.Sprintf("%q in", f.names[i])
-			break
-		}
-	}
-	return &moraine.Error{Op: "ckpt.write", Ref: f.name, Kind: moraine.Corrupt,
-		Err: fmt.Errorf("%s the staging memory changed after the copy: the rank sealed nothing", what)}
 }

@@ -13,6 +13,7 @@ type Metrics struct {
 	WriteSeconds  prometheus.Histogram   // of one part: from Seal until the service has sealed it
 	PartsSealed   prometheus.Counter
 	PartsFailed   *prometheus.CounterVec // by kind
+	SavesFailed   *prometheus.CounterVec // by kind
 	PartRetries   prometheus.Counter
 	StagedBytes   prometheus.Counter
 	StagingMapped prometheus.Gauge   // bytes of staging memory
@@ -28,6 +29,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		WriteSeconds:  f.Histogram("write_seconds", "Time from a part's seal until it was durable in the cluster.", 0.01, 2.5, 12),
 		PartsSealed:   f.Counter("sealed_parts_total", "Parts that are durable and sealed in the cluster."),
 		PartsFailed:   f.Counters("failed_parts_total", "Parts that the client aborted, by kind of error.", "kind"),
+		SavesFailed:   f.Counters("failed_saves_total", "Saves whose step will never be committed, as far as the run has found out, by kind of error.", "kind"),
 		PartRetries:   f.Counter("part_retries_total", "Times that a part was written again from its start."),
 		StagedBytes:   f.Counter("staged_bytes_total", "Bytes copied into staging memory."),
 		StagingMapped: f.Gauge("staging_bytes", "Staging memory that is mapped."),

@@ -40,6 +40,9 @@ type RunOptions struct {
 	// fast as the next. With an agent it is the size of one part, and the agent makes the slots of
 	// this rank. Default 0.
 	Prefault int64
+	// Pace, if not nil, is called before bytes are given to the cluster, a few MiB at a time, and may
+	// delay them. Its error ends the write. Several goroutines call it.
+	Pace func(ctx context.Context, bytes int) error
 	// Clock, Log and Metrics default to the machine's clock, no log, and
 	// metrics that are not registered anywhere.
 	Clock   clock.Clock
@@ -89,10 +92,13 @@ type Run struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	writers sync.WaitGroup
+	// watchers are those of Part.Reached.
+	watchers sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
 	unsealed []*Part // begun and not sealed
+	failures failures
 }
 
 // openRun is OpenRun over any cluster.
@@ -215,6 +221,7 @@ func (r *Run) Close(ctx context.Context) error {
 	}
 	r.cancel()
 	<-ended
+	r.watchers.Wait()
 	r.arena.close()
 	if r.agent != nil {
 		r.agent.close()

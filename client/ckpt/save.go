@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -25,13 +26,26 @@ type BeginOptions struct {
 	// them: Begin fails with QuotaExceeded or NoSpace if they do not fit. With an agent they must be
 	// given: Begin also fails at once if the node's arenas have no room for them. 0: unknown.
 	Bytes int64
-	// NoWait lets Begin fail with Busy, rather than wait, while the agent's arenas are full of
-	// earlier saves.
-	NoWait bool
+	// Busy says what happens while earlier saves still take the memory. Default BusyWait.
+	Busy BusyPolicy
 	// Lent says that all bytes of the part are lent (LendTensor, LendBlob). Such a part takes no
 	// staging memory, so other saves may be between Begin and Seal at the same time.
 	Lent bool
 }
+
+// BusyPolicy says what a save does while the memory is full of earlier ones.
+type BusyPolicy int
+
+const (
+	// BusyWait waits until an earlier save has been written.
+	BusyWait BusyPolicy = iota
+	// BusySkip lets Begin fail with Busy. Without an agent it needs BeginOptions.Bytes.
+	BusySkip
+	// BusySupersede waits as BusyWait does. But once this save is sealed, the agent aborts older
+	// steps of the rank that it has not begun to write, for all ranks. It needs an agent, and room
+	// for four parts of each rank. docs/semantics/checkpoints.md says which steps it never aborts.
+	BusySupersede
+)
 
 const defaultSealTimeout = 10 * time.Minute
 
@@ -64,6 +78,8 @@ type Part struct {
 	// and written is how long it took.
 	done    chan struct{}
 	written time.Duration
+	// progress counts the bytes of the part's files that the cluster has been given, of total.
+	progress, total atomic.Int64
 }
 
 type stagedTensor struct {
@@ -101,6 +117,10 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 		return nil, s.wrap(moraine.Canceled)
 	case r.opts.ReadOnly:
 		return nil, s.wrap(moraine.ReadOnly)
+	case opts.Busy == BusySupersede && r.agent == nil:
+		return nil, invalid("ckpt.Begin", s.ref(), errors.New("BusySupersede needs an agent: start `moraine agent` on the node and set RunOptions.Agent"))
+	case opts.Busy == BusySkip && r.agent == nil && !r.arena.hasRoom(opts.Bytes):
+		return nil, s.wrap(&moraine.Error{Op: "ckpt.Begin", Kind: moraine.Busy, Err: errors.New("earlier saves are still being written from the staging memory")})
 	case !opts.Lent && len(r.unsealed) > 0:
 		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.unsealed[0].step))
 	}
@@ -326,81 +346,6 @@ func (s *Part) Stall() time.Duration { return s.stall }
 // Done returns a channel that is closed when the part is durable and sealed in the cluster, or
 // never will be. Wait returns which.
 func (s *Part) Done() <-chan struct{} { return s.done }
-
-// Written returns how long it took from Seal until the part was durable and
-// sealed in the cluster; 0 while it is not.
-func (s *Part) Written() time.Duration {
-	select {
-	case <-s.done:
-		return s.written
-	default:
-		return 0
-	}
-}
-
-// Wait blocks until the step is safe at level memory, nvme or object. Then all
-// ranks have sealed, and the step is committed and all its files are at that
-// level. For level object Wait asks for the flush of the step, whatever the
-// policy of its directory. Level local needs an agent: this rank's part
-// survives the end of its process, and the step is still open. If the step was
-// aborted Wait fails with Aborted and, in a *MissingError, the ranks that caused
-// it.
-func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
-	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: StepOpen, World: s.run.opts.World}
-	if err := canWaitFor(level, s.run.agent != nil); err != nil {
-		return info, &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: moraine.Unimplemented, Err: err}
-	}
-	if err := wait(ctx, s.sealed); err != nil {
-		return info, s.wrap(err)
-	}
-	if level == moraine.Local {
-		return info, s.localLevel()
-	}
-	if err := wait(ctx, s.done); err != nil {
-		return info, s.wrap(err)
-	}
-	if err := s.failure(); err != nil {
-		return s.whyFailed(ctx, info, err)
-	}
-	return waitStep(ctx, s.run.c, s.run.opts.Clock, s.key(), level)
-}
-
-// localLevel returns nil if the agent has the sealed part, or had it until it was written.
-func (s *Part) localLevel() error {
-	if s.endCause != nil {
-		return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause))
-	}
-	return s.failure()
-}
-
-// canWaitFor returns why Wait cannot wait for a level; nil if it can.
-func canWaitFor(level moraine.Level, agent bool) error {
-	switch {
-	case level >= moraine.Memory && level <= moraine.Object, level == moraine.Local && agent:
-		return nil
-	case level == moraine.Local:
-		return errors.New("level local: without an agent, staged bytes are only in the memory of this process and die with it: " +
-			"start `moraine agent` on the node and set RunOptions.Agent, or wait for memory or nvme")
-	}
-	return fmt.Errorf("level %s: wait for memory, nvme or object", level)
-}
-
-// whyFailed asks the service whether the part failed because the step was aborted: the service
-// names the missing ranks.
-func (s *Part) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
-	if s.aborted || s.reported { // the service would report this same failure
-		return info, err
-	}
-	step, serr := getStep(ctx, s.run.c, s.key())
-	if serr != nil {
-		return info, err
-	}
-	info = stepInfo(step)
-	if ended := stepEnded(&info); ended != nil {
-		return info, ended
-	}
-	return info, err
-}
 
 func wait(ctx context.Context, done <-chan struct{}) error {
 	select {

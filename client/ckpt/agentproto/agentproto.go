@@ -30,6 +30,8 @@ type Request struct {
 	Push   *Push   `json:"push,omitempty"`
 	Status *Status `json:"status,omitempty"`
 
+	Progress *Progress `json:"progress,omitempty"`
+
 	Resolve *Resolve `json:"resolve,omitempty"`
 	Tensors *Tensors `json:"tensors,omitempty"`
 	Fetch   *Fetch   `json:"fetch,omitempty"`
@@ -47,6 +49,8 @@ type Reply struct {
 	Read   *ReadReply   `json:"read,omitempty"`
 	Push   *PushReply   `json:"push,omitempty"`
 	Status *StatusReply `json:"status,omitempty"`
+
+	Progress *ProgressReply `json:"progress,omitempty"`
 
 	Resolve *ResolveReply `json:"resolve,omitempty"`
 	Tensors *TensorsReply `json:"tensors,omitempty"`
@@ -103,6 +107,9 @@ type Begin struct {
 	SealTimeoutMillis int64 `json:"seal_timeout_ms,omitempty"`
 	// NoWait fails with Busy where the slots of earlier saves are still being written.
 	NoWait bool `json:"no_wait,omitempty"`
+	// Supersede aborts older steps of the rank for all ranks once this part is sealed, if the agent
+	// has not begun to write them.
+	Supersede bool `json:"supersede,omitempty"`
 }
 
 // BeginReply comes with the descriptor of the slot, to be mapped shared from its start.
@@ -111,7 +118,18 @@ type BeginReply struct {
 	Slot string `json:"slot"`
 	// Bytes is the length of the slot.
 	Bytes int64 `json:"bytes"`
+	// Failed are the earlier saves of this rank and launch that have failed since the last Begin.
+	Failed []Failure `json:"failed,omitempty"`
 }
+
+// Failure is a sealed part whose step will never be committed.
+type Failure struct {
+	Step  uint64 `json:"step"`
+	Error Error  `json:"error"`
+}
+
+// Err returns the failure as a *moraine.Error of its kind.
+func (f *Failure) Err() error { return (&Reply{Error: &f.Error}).Err() }
 
 // Seal completes the part. From its reply on the part survives the death of the trainer.
 type Seal struct {
@@ -222,8 +240,27 @@ type Part struct {
 	Bytes   int64  `json:"bytes"`
 	// State is filling, local, committed or failed.
 	State string `json:"state"`
+	// Written is how many bytes of the part's files the cluster has been given.
+	Written int64 `json:"written,omitempty"`
 	// Error says why a part failed.
 	Error string `json:"error,omitempty"`
+}
+
+// Progress asks how much of a part is written. Any connection may.
+type Progress struct {
+	Run     string `json:"run"`
+	Rank    uint32 `json:"rank"`
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+}
+
+// ProgressReply counts bytes of the part's files, headers included.
+type ProgressReply struct {
+	// State is that of the part.
+	State   string `json:"state"`
+	Written int64  `json:"written"`
+	// Bytes is how many there are, as far as known: 0 before the agent writes the part.
+	Bytes int64 `json:"bytes"`
 }
 
 // Written is the level of Wait at which the part is in the cluster, and its step perhaps open.

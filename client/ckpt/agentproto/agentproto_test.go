@@ -20,14 +20,17 @@ var update = flag.Bool("update", false, "write the golden file")
 // TestGoldenMessages compares every message, with all its fields, with the golden file: programs
 // in other languages write and read these bytes.
 func TestGoldenMessages(t *testing.T) {
-	part := agentproto.Part{Run: "/runs/a", Attempt: 2, Step: 100, Rank: 1, World: 8, Bytes: 4096, State: agentproto.Failed, Error: "why"}
+	part := agentproto.Part{Run: "/runs/a", Attempt: 2, Step: 100, Rank: 1, World: 8, Bytes: 4096, State: agentproto.Failed, Written: 1024, Error: "why"}
 	messages := []any{
 		agentproto.Request{Hello: &agentproto.Hello{Version: agentproto.Version}},
 		agentproto.Reply{Hello: &agentproto.HelloReply{Version: 1, Memory: 1 << 30, Used: 1 << 20}},
 		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3, Takeover: true, Bytes: 4096}},
 		agentproto.Reply{Open: &agentproto.OpenReply{RunID: 1 << 40, Attempt: 2}},
-		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, SealTimeoutMillis: 600000, NoWait: true}},
-		agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "slot-00112233aabbccdd", Bytes: 2 << 20}},
+		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, SealTimeoutMillis: 600000, NoWait: true, Supersede: true}},
+		agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "slot-00112233aabbccdd", Bytes: 2 << 20,
+			Failed: []agentproto.Failure{{Step: 99, Error: *agentproto.ErrorOf(&moraine.Error{Op: "agent", Kind: moraine.Aborted})}}}},
+		agentproto.Request{Progress: &agentproto.Progress{Run: "/runs/a", Rank: 1, Attempt: 2, Step: 100}},
+		agentproto.Reply{Progress: &agentproto.ProgressReply{State: agentproto.Local, Written: 1024, Bytes: 4096}},
 		agentproto.Request{Seal: &agentproto.Seal{Step: 100, SumsAt: 8192,
 			Tensors: []agentproto.Tensor{{Name: "w", DType: "BF16", Shape: []int64{2, 3}, Global: []int64{4, 3}, Offset: []int64{2, 0}, At: 64, Bytes: 12}},
 			Blobs:   []agentproto.Blob{{Name: "rng", At: 128, Bytes: 5}}}},

@@ -28,7 +28,7 @@ func newStatusCommand(env *cli.Env, socket *string) *cobra.Command {
 
 // PrintParts lists parts in a node's memory.
 func PrintParts(env *cli.Env, parts []agentproto.Part) error {
-	return cli.List(env, parts, table.Row{"RUN", "ATTEMPT", "STEP", "RANK", "SIZE", "STATE", "ERROR"}, func(p agentproto.Part) table.Row {
-		return table.Row{p.Run, p.Attempt, p.Step, p.Rank, cli.Size(uint64(p.Bytes)), p.State, p.Error}
+	return cli.List(env, parts, table.Row{"RUN", "ATTEMPT", "STEP", "RANK", "SIZE", "WRITTEN", "STATE", "ERROR"}, func(p agentproto.Part) table.Row {
+		return table.Row{p.Run, p.Attempt, p.Step, p.Rank, cli.Size(uint64(p.Bytes)), cli.Size(uint64(p.Written)), p.State, p.Error}
 	})
 }

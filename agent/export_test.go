@@ -1,0 +1,4 @@
+package agent
+
+// KeptStep is keptStep, for tests.
+var KeptStep = keptStep
