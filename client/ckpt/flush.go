@@ -49,13 +49,13 @@ func (s *Part) write(ctx context.Context) {
 		s.end(err)
 	}
 	if s.endCause != nil {
-		s.abandon(ctx)
+		abandon(ctx, s)
 		return
 	}
 	sealedAt := s.run.opts.Clock.Now()
 	if err := s.flush(ctx, step); err != nil {
 		s.fail(err)
-		s.tell(ctx, err)
+		tell(ctx, s, err)
 		return
 	}
 	s.written = s.run.opts.Clock.Now().Sub(sealedAt)
@@ -144,16 +144,16 @@ func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 
 // abandon reports to the service that the step will never be whole. So the
 // other ranks do not wait for this rank's seal until the timeout.
-func (s *Part) abandon(ctx context.Context) {
+func abandon(ctx context.Context, s *Part) {
 	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
-	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause))
+	abortStep(ctx, s, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause))
 }
 
 // tell aborts the step of a part that could not be written. The other ranks then learn at once
 // that it failed and which rank failed, and not only when the step times out. If the step has
 // ended already, or another attempt has taken over, they know. With a single rank there is no
 // other, and the rank may save the step again.
-func (s *Part) tell(ctx context.Context, cause error) {
+func tell(ctx context.Context, s *Part, cause error) {
 	switch moraine.KindOf(cause) {
 	case moraine.Aborted, moraine.Fenced, moraine.NotFound, moraine.Exists:
 		return
@@ -165,10 +165,10 @@ func (s *Part) tell(ctx context.Context, cause error) {
 		cause = inner // the other ranks know the step
 	}
 	s.reported = true
-	s.abortStep(ctx, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
+	abortStep(ctx, s, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
 }
 
-func (s *Part) abortStep(ctx context.Context, reason string) {
+func abortStep(ctx context.Context, s *Part, reason string) {
 	if ctx.Err() != nil {
 		return // the end of the session aborts it, unless another process goes on
 	}

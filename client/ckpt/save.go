@@ -174,9 +174,33 @@ func (r *Run) endsBegin(s *Part) {
 	r.unsealed = slices.DeleteFunc(r.unsealed, func(p *Part) bool { return p == s })
 }
 
+// Buffer returns n bytes of the agent's memory for the caller to fill, with a tensor's elements for
+// example. AddTensor and AddBlob copy nothing of a Data that lies in it, and compute its checksums: the
+// caller must not change those bytes any more. The bytes begin at a multiple of 64, are undefined, and
+// are the caller's until Seal or Abort. They count against BeginOptions.Bytes. It needs an agent;
+// without one, LendTensor copies nothing.
+func (s *Part) Buffer(n int64) ([]byte, error) {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	switch err := s.open(); {
+	case err != nil:
+		return nil, err
+	case s.run.agent == nil:
+		return nil, &moraine.Error{Op: "ckpt.Buffer", Ref: s.ref(), Kind: moraine.Unimplemented,
+			Err: errors.New("without an agent there is no shared memory: use LendTensor, or set RunOptions.Agent")}
+	case n <= 0:
+		return nil, invalid("ckpt.Buffer", s.ref(), fmt.Errorf("a buffer of %d bytes", n))
+	}
+	p, err := s.stage.buffer(n)
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	return p, nil
+}
+
 // AddTensor copies t's bytes into the staging memory and computes their checksums. t.Data may
-// change as soon as it returns. It waits for memory that earlier saves use. A rank may save
-// several slices of one tensor.
+// change as soon as it returns, unless it lies in a Buffer: that is not copied. It waits for memory
+// that earlier saves use. A rank may save several slices of one tensor.
 func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 	return s.addTensor(t, func(p []byte) (*staged, error) { return s.stage.add(ctx, p) })
 }

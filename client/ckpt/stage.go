@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"unsafe"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/crc"
@@ -42,30 +43,65 @@ const (
 // saves use, and fails with TooLarge if this save alone exceeds the arena's limit.
 func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
 	st := &staged{size: int64(len(p)), blocks: make([]uint32, blockCount(len(p)))}
+	if at, mine := s.place(p); mine {
+		st.at, st.pieces = at, [][]byte{p}
+		return st, st.fill(nil)
+	}
 	if err := s.reserve(ctx, st); err != nil {
 		return nil, err
 	}
 	s.metrics.StagedBytes.Add(float64(len(p)))
+	return st, st.fill(p)
+}
+
+// fill copies p into the pieces, unless it is nil, and computes their checksums.
+func (st *staged) fill(p []byte) error {
 	// Each job is a run of whole blocks of one piece, copied by one goroutine.
 	var jobs []copyJob
 	var at int
 	for _, piece := range st.pieces {
 		for len(piece) > 0 {
 			n := min(len(piece), copyShare)
-			jobs = append(jobs, copyJob{dst: piece[:n], src: p[at : at+n], sums: st.blocks[at/moraine.BlockSize:]})
+			job := copyJob{dst: piece[:n], sums: st.blocks[at/moraine.BlockSize:]}
+			if p != nil {
+				job.src = p[at : at+n]
+			}
+			jobs = append(jobs, job)
 			piece, at = piece[n:], at+n
 		}
 	}
 	if len(jobs) == 1 {
 		jobs[0].run()
-		return st, nil
+		return nil
 	}
 	var g errgroup.Group
 	g.SetLimit(min(maxCopiers, runtime.GOMAXPROCS(0)))
 	for i := range jobs {
 		g.Go(func() error { jobs[i].run(); return nil })
 	}
-	return st, g.Wait()
+	return g.Wait()
+}
+
+// buffer takes n bytes of the slot, for the caller to fill.
+func (s *stage) buffer(n int64) ([]byte, error) {
+	st := &staged{size: n}
+	if err := s.reserveInSlot(st); err != nil {
+		return nil, err
+	}
+	return st.pieces[0], nil
+}
+
+// place reports whether p lies in what has been taken of the slot, and where.
+func (s *stage) place(p []byte) (at int64, mine bool) {
+	if len(p) == 0 || len(s.slot) == 0 {
+		return 0, false
+	}
+	begin, of := uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(unsafe.Pointer(unsafe.SliceData(s.slot)))
+	taken := uintptr(len(s.slot) - len(s.rest))
+	if begin < of || begin-of >= taken || uintptr(len(p)) > taken-(begin-of) {
+		return 0, false
+	}
+	return int64(begin - of), true
 }
 
 // reserve takes st.size bytes. Pieces begin at a multiple of 64 bytes, so that the copies are
@@ -137,15 +173,17 @@ func (s *stage) release() {
 }
 
 type copyJob struct {
-	dst, src []byte
+	dst, src []byte // without src, dst has its bytes already
 	sums     []uint32
 }
 
 func (j *copyJob) run() {
 	sums := j.sums[:0]
-	for at := 0; at < len(j.src); at += copyPiece {
-		n := min(copyPiece, len(j.src)-at)
-		copy(j.dst[at:at+n], j.src[at:at+n])
+	for at := 0; at < len(j.dst); at += copyPiece {
+		n := min(copyPiece, len(j.dst)-at)
+		if j.src != nil {
+			copy(j.dst[at:at+n], j.src[at:at+n])
+		}
 		sums = crc.Blocks(sums, j.dst[at:at+n])
 	}
 }
