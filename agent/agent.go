@@ -50,6 +50,9 @@ type Config struct {
 	// rank's parts: a later save then finds memory whose pages are there. 0: a slot is made when a
 	// save needs it.
 	Prefault int
+	// FlushRate bounds the bytes a second at which all parts of the node are written to the cluster.
+	// 0: no bound. A push, and the end of the agent, lift it.
+	FlushRate int64
 	// Users may connect, besides root and the agent's own user.
 	Users []uint32
 	// Grace is how long Run, once its context has ended, writes what is sealed to the cluster.
@@ -74,6 +77,7 @@ type Agent struct {
 	log      *slog.Logger
 	metrics  *Metrics
 	pool     *pool
+	pace     *pace
 	listener *net.UnixListener
 	lock     *os.File
 
@@ -117,6 +121,7 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
+	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
 		a.deps.Saves = ckpt.NewMetrics(nil)
 	}
@@ -252,6 +257,7 @@ func (a *Agent) drain(ctx context.Context, grace time.Duration) {
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
+	defer a.pace.lift()()
 	a.pushed(ctx, func(*part) bool { return true })
 }
 

@@ -43,7 +43,8 @@ type node struct {
 	arena   string // the directory of the arenas
 	memory  int64
 	config  agent.Config // what else the agent is configured with
-	mu      sync.Mutex   // guards clients
+	metrics *agent.Metrics
+	mu      sync.Mutex // guards clients
 	clients int
 	// wrap, if not nil, is around the network of the clients that come from now on.
 	wrap func(transport.Dialer) transport.Dialer
@@ -80,7 +81,7 @@ func (n *node) start(grace time.Duration) {
 	cfg := n.config
 	cfg.Socket, cfg.Dir, cfg.Memory, cfg.Grace = n.socket(), n.arena, n.memory, grace
 	a, err := agent.New(cfg,
-		agent.Deps{Connect: func(ctx context.Context) (*client.Client, func() error, error) {
+		agent.Deps{Metrics: n.metrics, Connect: func(ctx context.Context) (*client.Client, func() error, error) {
 			c, err := n.client(ctx)
 			if err != nil {
 				return nil, nil, err
@@ -203,6 +204,15 @@ func (n *node) requireStep(step uint64, world uint32) {
 func (n *node) eventually(holds func() bool) {
 	n.t.Helper()
 	require.Eventually(n.t, holds, time.Minute, 20*time.Millisecond)
+}
+
+// never fails if a condition holds within the next moments.
+func (n *node) never(holds func() bool, msg ...any) {
+	n.t.Helper()
+	for range 6 {
+		require.False(n.t, holds(), msg...)
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // states returns the state of each part of the node, by step.

@@ -65,8 +65,7 @@ func TestANewerStepSupersedesOneThatIsNotWritten(t *testing.T) {
 		}
 	}
 	parts[3] = append(parts[3], ranks[0].saveOver(3, 0))
-	require.Never(t, func() bool { return n.states()[2] != agentproto.Local }, 300*time.Millisecond, 50*time.Millisecond,
-		"step 2 is what rank 1 has sealed last")
+	n.never(func() bool { return n.states()[2] != agentproto.Local }, "step 2 is what rank 1 has sealed last")
 	parts[3] = append(parts[3], ranks[1].saveOver(3, 1))
 	for rank, part := range parts[2] {
 		_, err := part.Wait(t.Context(), moraine.NVMe)
@@ -102,7 +101,7 @@ func TestAStepThatARankWritesIsNotSuperseded(t *testing.T) {
 	for rank, tr := range ranks {
 		tr.saveOver(3, uint32(rank))
 	}
-	require.Never(t, func() bool { return n.states()[2] == agentproto.Failed }, 300*time.Millisecond, 50*time.Millisecond)
+	n.never(func() bool { return n.states()[2] == agentproto.Failed })
 	open()
 	for step := uint64(1); step <= 3; step++ {
 		n.requireStep(step, 2)

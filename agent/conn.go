@@ -313,6 +313,7 @@ func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
 func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
 	ctx, cancel := bounded(ctx, req.DeadlineMillis)
 	defer cancel()
+	defer c.a.pace.lift()()
 	return &agentproto.PushReply{Parts: c.a.pushed(ctx, c.mine)}, nil
 }
 

@@ -77,7 +77,7 @@ func (a *Agent) openRun(r *run) {
 	}
 	r.run, r.err = ckpt.OpenRun(a.work, c, r.open.Run, ckpt.RunOptions{
 		Launch:   ckpt.Launch{Name: r.open.Launch, Job: r.open.Job, Restart: r.open.Restart},
-		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Log: a.log, Metrics: a.deps.Saves})
+		Takeover: r.open.Takeover, ReadOnly: r.open.ReadOnly, Rank: r.open.Rank, World: r.open.World, Pace: a.pace.wait, Log: a.log, Metrics: a.deps.Saves})
 	if r.err != nil {
 		r.err = errors.Join(r.err, end())
 		return

@@ -35,6 +35,7 @@ const (
 type options struct {
 	agent       agent.Config
 	memory      cli.SizeFlag
+	flushRate   cli.SizeFlag
 	users       []uint
 	adminListen string
 }
@@ -67,6 +68,7 @@ certificate: root and the agent's own user may connect, and those of --allow-use
 	f.BoolVar(&o.agent.OnDisk, "arena-on-disk", false, "let --arena-dir be on a disk: saves then wait for it, and a restart of the node loses the parts")
 	f.IntVar(&o.agent.Prefault, "prefault", 2, "slots of each rank that are made as soon as the size of its parts is known; 0: when a save needs one")
 	f.Var(&o.memory, "arena-memory", "limit of the memory of all trainers of the node (default: a quarter of its memory)")
+	f.Var(&o.flushRate, "flush-rate", "bound of the bytes a second at which parts are written to the cluster, so that training is not slowed; a push or SIGTERM lifts it (default: none)")
 	f.UintSliceVar(&o.users, "allow-user", nil, "number of a user who may connect, besides root and the agent's own; may be repeated")
 	f.DurationVar(&o.agent.Grace, "grace", 25*time.Second, "how long to write sealed parts to the cluster after SIGTERM")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
@@ -83,6 +85,7 @@ func runAgent(ctx context.Context, env *cli.Env, o options) error {
 		}
 		o.agent.Memory = int64(info.Totalram) * int64(info.Unit) / memoryShare
 	}
+	o.agent.FlushRate = int64(o.flushRate)
 	for _, u := range o.users {
 		if u > math.MaxUint32 {
 			return cli.UsageError("--allow-user %d: no user has this number", u)
