@@ -78,6 +78,7 @@ type Agent struct {
 	metrics  *Metrics
 	pool     *pool
 	pace     *pace
+	shared   *ckpt.SharedReads
 	listener *net.UnixListener
 	lock     *os.File
 
@@ -96,6 +97,8 @@ type Agent struct {
 	ended []*part
 	// closing counts the runs whose sessions are about to end.
 	closing map[runKey]int
+	// restoring counts the open steps that share their reads.
+	restoring int
 	// changed is closed and replaced whenever a part changes its state.
 	changed chan struct{}
 	conns   map[*net.UnixConn]struct{}
@@ -121,6 +124,7 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
+	a.shared = ckpt.NewSharedReads(sharedBytes)
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
 		a.deps.Saves = ckpt.NewMetrics(nil)

@@ -159,7 +159,7 @@ func (c *conn) end() {
 	if c.filling != nil {
 		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
 	}
-	c.restore.close(c.a.pool)
+	c.restore.close(c.a)
 	if c.run != nil {
 		c.a.release(c.run)
 	}

@@ -7,12 +7,13 @@ import (
 
 // Metrics counts the work of an agent.
 type Metrics struct {
-	Sealed    prometheus.Counter
-	Committed prometheus.Counter
-	Failed    *prometheus.CounterVec // by kind
-	Retries   prometheus.Counter
-	Recovered prometheus.Counter
-	Memory    prometheus.Gauge // bytes of slots
+	Sealed        prometheus.Counter
+	Committed     prometheus.Counter
+	Failed        *prometheus.CounterVec // by kind
+	Retries       prometheus.Counter
+	Recovered     prometheus.Counter
+	Memory        prometheus.Gauge       // bytes of slots
+	RestoredBytes *prometheus.CounterVec // by source: cluster, or node
 	// FlushedBytes are those of parts that were given to the cluster; PacedSeconds is how long writes
 	// waited for Config.FlushRate.
 	FlushedBytes, PacedSeconds prometheus.Counter
@@ -22,13 +23,14 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := metric.For(reg, "agent")
 	return &Metrics{
-		Sealed:       f.Counter("sealed_parts_total", "Parts that trainers sealed: they are at level local."),
-		Committed:    f.Counter("committed_parts_total", "Parts whose step is committed."),
-		Failed:       f.Counters("failed_parts_total", "Parts whose step will never be committed, by kind of error.", "kind"),
-		Retries:      f.Counter("part_retries_total", "Times that a sealed part was written to the cluster again."),
-		Recovered:    f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
-		FlushedBytes: f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
-		PacedSeconds: f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate."),
-		Memory:       f.Gauge("slot_bytes", "Memory of slots, free ones included."),
+		Sealed:        f.Counter("sealed_parts_total", "Parts that trainers sealed: they are at level local."),
+		Committed:     f.Counter("committed_parts_total", "Parts whose step is committed."),
+		Failed:        f.Counters("failed_parts_total", "Parts whose step will never be committed, by kind of error.", "kind"),
+		Retries:       f.Counter("part_retries_total", "Times that a sealed part was written to the cluster again."),
+		Recovered:     f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
+		RestoredBytes: f.Counters("restored_bytes_total", "Bytes that trainers fetched, by source: the cluster, or the memory of the node.", "source"),
+		FlushedBytes:  f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
+		PacedSeconds:  f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate."),
+		Memory:        f.Gauge("slot_bytes", "Memory of slots, free ones included."),
 	}
 }

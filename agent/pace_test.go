@@ -20,13 +20,13 @@ func TestTheRateOfTheFlushIsBounded(t *testing.T) {
 	n.metrics = agent.NewMetrics(nil)
 	n.start(0)
 	p := n.peer(runPath, "one", 1)
-	const bytes = 40 << 20
+	const bytes = 18 << 20
 	require.NoError(t, p.begin(1, bytes))
 	require.NoError(t, p.seal(1, bytes))
 	n.eventually(func() bool { return n.written(1) > 0 })
 	n.never(func() bool { return n.written(1) > 16<<20 })
 	require.Zero(t, count(t, n.metrics.PacedSeconds))
-	reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Push: &agentproto.Push{DeadlineMillis: 60_000}})
+	reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Push: &agentproto.Push{DeadlineMillis: 300_000}})
 	require.NoError(t, err)
 	require.Empty(t, reply.Push.Parts)
 	require.Positive(t, count(t, n.metrics.PacedSeconds))

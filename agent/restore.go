@@ -14,6 +14,10 @@ import (
 // maxPage bounds the tensors of one page.
 const maxPage = 10_000
 
+// sharedBytes bounds the memory in which the ranks of the node share what they read from the cluster.
+// It comes on top of the arenas.
+const sharedBytes = 512 << 20
+
 // errPage ends a page of tensors that is full.
 var errPage = errors.New("the page is full")
 
@@ -23,14 +27,32 @@ type restorer struct {
 	slot *slot
 }
 
+// open makes k the step that is read. Several ranks share their reads; a single one would copy each
+// byte once more for nothing.
+func (r *restorer) open(a *Agent, k *ckpt.Checkpoint, world uint32) {
+	if world > 1 {
+		k.ShareReads(a.shared)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.restoring++
+	r.k = k
+}
+
 // close releases the step and gives the slot back. A trainer that still has it mapped keeps its
-// bytes: nobody else gets them.
-func (r *restorer) close(p *pool) {
+// bytes: nobody else gets them. The last one of the node gives back what ranks have shared.
+func (r *restorer) close(a *Agent) {
 	if r.k != nil {
 		_ = r.k.Close() // only read
 		r.k = nil
+		a.mu.Lock()
+		a.restoring--
+		if a.restoring == 0 {
+			a.shared.Forget()
+		}
+		a.mu.Unlock()
 	}
-	r.drop(p)
+	r.drop(a.pool)
 }
 
 func (r *restorer) drop(p *pool) {
@@ -53,13 +75,13 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 	if c.run == nil {
 		return nil, c.invalid("resolve before open")
 	}
-	c.restore.close(c.a.pool)
+	c.restore.close(c.a)
 	k, err := c.run.run.Resolve(ctx, ckpt.ResolveOptions{Step: req.Step, Exact: req.Exact, Fix: req.Fix})
 	if err != nil {
 		return nil, err
 	}
 	k.UseNode(c.a.nodeParts(c.uid, c.run.open.Run, k.Info))
-	c.restore.k = k
+	c.restore.open(c.a, k, c.run.open.World)
 	reply := &agentproto.ResolveReply{Attempt: k.Info.Attempt, Step: k.Info.Step, World: k.World(), Level: k.Info.Level.String(),
 		Path: k.Info.Path, Bytes: k.Info.Bytes}
 	for _, f := range k.Files() {
@@ -123,13 +145,15 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 	}
 	c.a.pool.placed()
 	c.restore.slot = s
-	before := c.restore.k.NodeBytes()
+	before, read := c.restore.k.NodeBytes(), c.restore.k.BytesRead()
 	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)
 	if err != nil {
 		c.restore.drop(c.a.pool)
 		return nil, nil, err
 	}
 	reply.FromNode = c.restore.k.NodeBytes() - before
+	c.a.metrics.RestoredBytes.WithLabelValues("node").Add(float64(reply.FromNode))
+	c.a.metrics.RestoredBytes.WithLabelValues("cluster").Add(float64(c.restore.k.BytesRead() - read))
 	return reply, s.file, nil
 }
 

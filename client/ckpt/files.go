@@ -22,7 +22,9 @@ type stepFiles struct {
 	list  []FileInfo
 	slots chan struct{} // bounds the concurrent reads
 
-	bytesRead atomic.Int64
+	shared *SharedReads // nil: none
+	// bytesRead came from the cluster; another reader of shared had bytesShared.
+	bytesRead, bytesShared atomic.Int64
 
 	mu   sync.Mutex
 	open map[int]*openFile // by index in list
@@ -130,6 +132,18 @@ func (s *stepFiles) read(ctx context.Context, i int, dst []byte, off int64) erro
 		return ctx.Err()
 	}
 	defer func() { <-s.slots }()
+	if s.shared == nil || int64(len(dst)) > s.shared.limit {
+		return s.fetch(ctx, i, dst, off)
+	}
+	own, err := s.shared.read(ctx, rangeKey{s.dir, i, off, len(dst)}, dst, func(p []byte) error { return s.fetch(ctx, i, p, off) })
+	if err == nil && !own {
+		s.bytesShared.Add(int64(len(dst)))
+	}
+	return err
+}
+
+// fetch fills dst from file i in the cluster.
+func (s *stepFiles) fetch(ctx context.Context, i int, dst []byte, off int64) error {
 	r, done, err := s.use(ctx, i)
 	if err != nil {
 		return err

@@ -250,7 +250,7 @@ func (k *Checkpoint) BytesRead() int64 { return k.files.bytesRead.Load() }
 
 // NodeBytes returns how many bytes have been read from the memory of this node, and not from the
 // cluster.
-func (k *Checkpoint) NodeBytes() int64 { return k.nodeBytes.Load() }
+func (k *Checkpoint) NodeBytes() int64 { return k.nodeBytes.Load() + k.files.bytesShared.Load() }
 
 // Close releases the checkpoint: from here on it may be removed. Reads must have ended. A
 // second Close does nothing.
