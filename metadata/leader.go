@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
+	"github.com/morainefs/moraine/metadata/retain"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -42,6 +44,7 @@ type leader struct {
 	fleet    *fleet.Fleet
 	members  *members.Group
 	repair   *repair.Repair
+	retain   *retain.Keeper
 	tokens   *signer
 	lease    *leases.Table
 	leases   *leases.Keeper
@@ -79,6 +82,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 	l.repair = repair.New(term, repair.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, MaxRepairs: s.cfg.MaxRepairs,
 		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
+	l.retain = retain.New(term)
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
@@ -124,7 +128,7 @@ func (s *Server) lead(ctx context.Context) error {
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
-	for _, work := range append(works, l.repair.Works()...) {
+	for _, work := range slices.Concat(works, l.repair.Works(), l.retain.Works()) {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()
@@ -225,6 +229,7 @@ func (l *leader) observe(r *state.Result) {
 		l.runner.runnable.Set()
 	}
 	l.repair.Observe(ev)
+	l.retain.Observe(ev)
 	if ev.Routing != 0 {
 		l.routing.sawRouting(ev.Routing)
 	}

@@ -50,14 +50,15 @@ type Metrics struct {
 	BackupHorizon                        prometheus.Gauge
 	JobPieces                            prometheus.Counter // pieces of jobs run by the leader
 	JobsLeased                           prometheus.Counter
-	Deletions                            prometheus.Counter // sent to chunkservers
-	UnknownChunks                        prometheus.Counter // chunks reported and explained by nothing
-	MissingChunks                        prometheus.Counter // chunks recorded and not reported by their device
-	Suspects, SuspectsRefused            prometheus.Counter // chunks that clients reported as bad
-	BackupAge, BackupBytes, BackupFailed prometheus.Gauge   // of the backups that the leader makes automatically
-	AdoptedChunks                        prometheus.Counter // chunks adopted by a record that named another device
-	DamagedChunks                        prometheus.Counter // chunks that scrubs found to differ from their record
-	StepsAborted                         prometheus.Counter // checkpoints aborted because their ranks were silent
+	Deletions                            prometheus.Counter     // sent to chunkservers
+	UnknownChunks                        prometheus.Counter     // chunks reported and explained by nothing
+	MissingChunks                        prometheus.Counter     // chunks recorded and not reported by their device
+	Suspects, SuspectsRefused            prometheus.Counter     // chunks that clients reported as bad
+	BackupAge, BackupBytes, BackupFailed prometheus.Gauge       // of the backups that the leader makes automatically
+	AdoptedChunks                        prometheus.Counter     // chunks adopted by a record that named another device
+	DamagedChunks                        prometheus.Counter     // chunks that scrubs found to differ from their record
+	StepsAborted                         prometheus.Counter     // checkpoints aborted because their ranks were silent
+	PolicySteps                          *prometheus.CounterVec // steps changed by the policy of checkpoints, by action
 	Leases                               prometheus.Gauge
 	LeaseSessions                        prometheus.Gauge // sessions that may have cache leases
 	LeasesGranted                        prometheus.Counter
@@ -123,6 +124,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		SuspectsRefused:   f.Counter("suspected_chunks_refused_total", "Reports of bad chunks that the leader ignored because the certificate sent too many."),
 		MissingChunks:     f.Counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:      f.Counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
+		PolicySteps:       f.Counters("policy_steps_total", "Steps that the policy of checkpoints removed, or moved between the devices and the bucket, by action.", "action"),
 	}
 	m.Apply = f.Histograms("apply_seconds", "Time to apply one command to the state, by command.", applyBuckets, "command")
 	m.ApplyLongest = f.Gauges("apply_longest_seconds", "Longest time that one command took to apply since the server started, by command.", "command")

@@ -89,6 +89,8 @@ func (s *ckptScript) run(who string, w map[string]string) string {
 		return s.leaderJobs()
 	case "links":
 		return s.links()
+	case "retain":
+		return s.retain()
 	case "again":
 		return s.show(s.lastBy.send(s.last).Response)
 	}
@@ -145,6 +147,14 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 			op.Pinned = proto.Bool(pin == "yes")
 		}
 		return &wire.MetaRequest{Op: &wire.MetaRequest_MarkStep{MarkStep: op}}
+	case "policy":
+		op := &wire.SetPolicy{Inode: s.run1, Policy: &wire.Policy{Checkpoint: &wire.CheckpointPolicy{}}}
+		for l := moraine.Memory; l <= moraine.Object; l++ {
+			if rule, ok := w[l.String()]; ok {
+				op.Policy.Checkpoint.Levels = append(op.Policy.Checkpoint.Levels, levelPolicy(l, rule))
+			}
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: op}}
 	case "hold":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: s.key(w)}}}
 	case "done":

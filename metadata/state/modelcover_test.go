@@ -28,6 +28,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"drop_tombstones":   {"TestGarbageModel", "repair has a model of its own, with devices"},
 	"assign_intents":    {"TestGarbageModel", "repair has a model of its own, with devices"},
 	"adopt_chunks":      {"TestAdoption", "the model's state is never restored"},
+	"retain_steps":      {"TestRandomRetention", "checkpoints have models of their own: their states"},
 	"raise_levels":      {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
 	"judge_steps":       {"TestRandomStepLosses", "checkpoints that lose bytes have a model of their own"},
 }

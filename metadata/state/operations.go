@@ -136,6 +136,7 @@ var commands = [...]command{
 	460: commanding((*statepb.Command).GetRaiseLevels, content.RaiseLevels),
 	640: commanding((*statepb.Command).GetAdoptChunks, fleet.AdoptChunks),
 	710: commanding((*statepb.Command).GetJudgeSteps, ckpt.JudgeSteps),
+	720: commanding((*statepb.Command).GetRetainSteps, ckpt.RetainSteps),
 }
 
 func mutating[O any](op func(*wire.MetaRequest) O, do func(*kvtx.Tx, O) (*wire.MetaResponse, error)) mutation {

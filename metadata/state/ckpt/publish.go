@@ -104,7 +104,7 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	names.Link(t, attemptDir, s.Id.Name(), dir)
 	names.Open(t, dir)
 	tree.PutInode(t, dir)
-	if err := names.FlushTree(t, dir); err != nil {
+	if err := flushByPolicy(t, s, dir); err != nil {
 		return err
 	}
 	s.SetLevel(s.FilesLevel(), t.Now)

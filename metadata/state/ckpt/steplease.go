@@ -86,10 +86,10 @@ func DropStepLeases(t *kvtx.Tx, s moraine.SessionID, budget int) (int, error) {
 }
 
 // mindReaders fails with Busy while a live session has a lease on a checkpoint.
-func mindReaders(t *kvtx.Tx, id record.StepID) error {
-	prefix := t.K.StepLeases(id)
+func mindReaders(v *kvtx.View, id record.StepID) error {
+	prefix := v.K.StepLeases(id)
 	var readers []moraine.SessionID
-	err := t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+	err := v.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
 		readers = append(readers, moraine.SessionID(record.LastU64(key)))
 		return true
 	})
@@ -97,7 +97,7 @@ func mindReaders(t *kvtx.Tx, id record.StepID) error {
 		return err
 	}
 	for _, reader := range readers {
-		s, err := t.View.Session(reader)
+		s, err := v.Session(reader)
 		if kvtx.MoraineKind(err) == moraine.SessionExpired {
 			continue // the following ticks remove its rows
 		}
@@ -138,7 +138,7 @@ func mindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
 		if err != nil {
 			return err
 		}
-		if err := mindReaders(t, id); err != nil {
+		if err := mindReaders(&t.View, id); err != nil {
 			return err
 		}
 	}

@@ -76,10 +76,13 @@ func takeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 }
 
 // mayTakeAway fails if a session has a read lease on the committed checkpoint.
-// It also fails for the last good one of the run or of the branch that `latest`
-// follows.
+// It also fails for a pinned one, for the one from which the present attempt continues, and for
+// the last good one of the run or of the branch that `latest` follows.
 func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
-	if err := mindReaders(t, s.Id); err != nil || how.force {
+	if err := mindReaders(&t.View, s.Id); err != nil || how.force {
+		return err
+	}
+	if err := mindPins(t, r, s); err != nil {
 		return err
 	}
 	there, err := present(&t.View, s.Id)
@@ -106,6 +109,18 @@ func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 		return err
 	}
 	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "the step is the last good one of its run: only moraine ckpt rm --force removes it")
+}
+
+// mindPins fails if a checkpoint is pinned, or the present attempt continues from it.
+func mindPins(t *kvtx.Tx, r *record.Run, s *record.Step) error {
+	if s.Pinned {
+		return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "the step is pinned: moraine ckpt unpin first, or moraine ckpt rm --force")
+	}
+	a, err := Attempt(&t.View, r.Id, r.Attempt)
+	if err == nil && a.Parent == s.Id {
+		err = kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "attempt %d continues from the step: only moraine ckpt rm --force removes it", a.Number)
+	}
+	return err
 }
 
 // otherStep reports whether a run has a good checkpoint other than id; with branch set, on the live

@@ -85,7 +85,9 @@ type Step struct {
 	Note     string          // of the mark
 	Tags     []string
 	Pinned   bool
-	Loss     StepLoss // a lost place of a committed step
+	// The jobs that took the step to the bucket, and from the devices, as the policy says; 0: none yet.
+	Flush, Evict moraine.JobID
+	Loss         StepLoss // a lost place of a committed step
 }
 
 const (
@@ -143,6 +145,8 @@ func (s *Step) fields(c *codec) *codec {
 		c.string(&tags[i])
 	}
 	c.bool(&s.Pinned)
+	fixed64(c, &s.Flush)
+	fixed64(c, &s.Evict)
 	if state&stepHasLoss != 0 {
 		fixed64(c, &s.Loss.Inode)
 		if uvarint(c, &s.Loss.Offset); s.Loss.Inode == 0 {

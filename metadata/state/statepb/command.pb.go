@@ -51,6 +51,7 @@ type Command struct {
 	//	*Command_RaiseLevels
 	//	*Command_AdoptChunks
 	//	*Command_JudgeSteps
+	//	*Command_RetainSteps
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,6 +284,15 @@ func (x *Command) GetJudgeSteps() *JudgeSteps {
 	return nil
 }
 
+func (x *Command) GetRetainSteps() *RetainSteps {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RetainSteps); ok {
+			return x.RetainSteps
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -361,6 +371,10 @@ type Command_JudgeSteps struct {
 	JudgeSteps *JudgeSteps `protobuf:"bytes,710,opt,name=judge_steps,json=judgeSteps,proto3,oneof"`
 }
 
+type Command_RetainSteps struct {
+	RetainSteps *RetainSteps `protobuf:"bytes,720,opt,name=retain_steps,json=retainSteps,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -396,6 +410,8 @@ func (*Command_RaiseLevels) isCommand_Op() {}
 func (*Command_AdoptChunks) isCommand_Op() {}
 
 func (*Command_JudgeSteps) isCommand_Op() {}
+
+func (*Command_RetainSteps) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1673,11 +1689,57 @@ func (x *LostStep) GetAt() *FilePlace {
 	return nil
 }
 
+// RetainSteps applies the policy of checkpoints to steps of one run: flush, evict or remove. The state
+// finds out itself what each needs.
+type RetainSteps struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Steps         []*wire.StepKey        `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetainSteps) Reset() {
+	*x = RetainSteps{}
+	mi := &file_command_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetainSteps) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetainSteps) ProtoMessage() {}
+
+func (x *RetainSteps) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetainSteps.ProtoReflect.Descriptor instead.
+func (*RetainSteps) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RetainSteps) GetSteps() []*wire.StepKey {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xa6\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe8\n" +
 	"\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
@@ -1707,7 +1769,8 @@ const file_command_proto_rawDesc = "" +
 	"\fraise_levels\x18\xcc\x03 \x01(\v2\x1a.moraine.state.RaiseLevelsH\x00R\vraiseLevels\x12@\n" +
 	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunks\x12=\n" +
 	"\vjudge_steps\x18\xc6\x05 \x01(\v2\x19.moraine.state.JudgeStepsH\x00R\n" +
-	"judgeStepsB\x04\n" +
+	"judgeSteps\x12@\n" +
+	"\fretain_steps\x18\xd0\x05 \x01(\v2\x1a.moraine.state.RetainStepsH\x00R\vretainStepsB\x04\n" +
 	"\x02op\"\x9a\x01\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1788,7 +1851,9 @@ const file_command_proto_rawDesc = "" +
 	"\x05evict\x18\x04 \x03(\x06R\x05evict\"]\n" +
 	"\bLostStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12(\n" +
-	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02atB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02at\":\n" +
+	"\vRetainSteps\x12+\n" +
+	"\x05steps\x18\x01 \x03(\v2\x15.moraine.wire.StepKeyR\x05stepsB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1802,7 +1867,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1828,18 +1893,19 @@ var file_command_proto_goTypes = []any{
 	(*FilePlace)(nil),        // 21: moraine.state.FilePlace
 	(*JudgeSteps)(nil),       // 22: moraine.state.JudgeSteps
 	(*LostStep)(nil),         // 23: moraine.state.LostStep
-	(*wire.MetaRequest)(nil), // 24: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 25: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 26: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 27: moraine.wire.AbortStep
-	(*wire.ChunkReport)(nil), // 28: moraine.wire.ChunkReport
-	(*wire.Deletion)(nil),    // 29: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 30: moraine.wire.Intent
-	(*wire.StepKey)(nil),     // 31: moraine.wire.StepKey
+	(*RetainSteps)(nil),      // 24: moraine.state.RetainSteps
+	(*wire.MetaRequest)(nil), // 25: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 26: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 27: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 28: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 29: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 30: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 31: moraine.wire.Intent
+	(*wire.StepKey)(nil),     // 32: moraine.wire.StepKey
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	24, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	25, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1857,25 +1923,27 @@ var file_command_proto_depIdxs = []int32{
 	20, // 16: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
 	13, // 17: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
 	22, // 18: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
-	4,  // 19: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	25, // 20: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	26, // 21: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	27, // 22: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	11, // 23: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	14, // 24: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
-	28, // 25: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
-	29, // 26: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	30, // 27: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	21, // 28: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	23, // 29: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
-	31, // 30: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
-	31, // 31: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
-	21, // 32: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	24, // 19: moraine.state.Command.retain_steps:type_name -> moraine.state.RetainSteps
+	4,  // 20: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	26, // 21: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	27, // 22: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	28, // 23: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	11, // 24: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	14, // 25: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	29, // 26: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	30, // 27: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	31, // 28: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	21, // 29: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	23, // 30: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
+	32, // 31: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
+	32, // 32: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
+	21, // 33: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
+	32, // 34: moraine.state.RetainSteps.steps:type_name -> moraine.wire.StepKey
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1902,6 +1970,7 @@ func file_command_proto_init() {
 		(*Command_RaiseLevels)(nil),
 		(*Command_AdoptChunks)(nil),
 		(*Command_JudgeSteps)(nil),
+		(*Command_RetainSteps)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1909,7 +1978,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
