@@ -22,6 +22,9 @@ type Policy struct {
 	// Scheme is that of new stripes.
 	Scheme  moraine.Scheme
 	Foreign ForeignPolicy
+	// checkpoint is the part for checkpoints, which package ckpt shows and sets. Get returns it and Set
+	// passes it on.
+	checkpoint *wire.CheckpointPolicy
 }
 
 // FlushPolicy says when the cluster by itself copies a file to the bucket.
@@ -47,7 +50,7 @@ const (
 
 // wire returns the policy's wire form. The numbers are the same.
 func (p Policy) wire() *wire.Policy {
-	w := &wire.Policy{Flush: wire.FlushPolicy(p.Flush), Foreign: wire.ForeignPolicy(p.Foreign)}
+	w := &wire.Policy{Flush: wire.FlushPolicy(p.Flush), Foreign: wire.ForeignPolicy(p.Foreign), Checkpoint: p.checkpoint}
 	if p.Scheme != (moraine.Scheme{}) {
 		w.Scheme = wire.SchemeToWire(p.Scheme)
 	}
@@ -55,7 +58,8 @@ func (p Policy) wire() *wire.Policy {
 }
 
 func policyOf(w *wire.Policy) Policy {
-	return Policy{Flush: FlushPolicy(w.GetFlush()), Scheme: wire.SchemeFromWire(w.GetScheme()), Foreign: ForeignPolicy(w.GetForeign())}
+	return Policy{Flush: FlushPolicy(w.GetFlush()), Scheme: wire.SchemeFromWire(w.GetScheme()), Foreign: ForeignPolicy(w.GetForeign()),
+		checkpoint: w.GetCheckpoint()}
 }
 
 // InodePolicy is the policy of an inode.

@@ -70,8 +70,17 @@ var listings = []listing{
 	{args: "job ls", keys: "id kind state subject done total attempts", optional: "holder error", empty: true},
 	{args: "job ls --all", keys: "id kind state subject done total attempts", optional: "holder error"},
 	{args: "ckpt ls moraine:///runs", keys: "name attempt launch committed_steps"},
-	{args: "ckpt ls moraine:///runs/a", keys: "attempt step state level ranks bytes degraded_stripes protects", optional: "committed path missing reason"},
-	{args: "ckpt show moraine:///runs/a --step 7", keys: "attempt step state level ranks bytes degraded_stripes protects lost_files", optional: "committed path missing reason"},
+	{args: "ckpt ls moraine:///runs/a", keys: stepKeys, optional: stepOptional, inner: reachedKeys},
+	{args: "ckpt show moraine:///runs/a --step 7", keys: stepKeys + " lost_files", optional: stepOptional, inner: reachedKeys},
+	{args: "ckpt mark moraine:///runs/a --step 7 --healthy --tag best --note good", keys: stepKeys + " mark tags note", optional: stepOptional, inner: reachedKeys},
+	{args: "ckpt pin moraine:///runs/a --step 7", keys: stepKeys + " pinned", optional: stepOptional, inner: reachedKeys},
+	{args: "ckpt unpin moraine:///runs/a --step 7", keys: stepKeys, optional: stepOptional, inner: reachedKeys},
+	{args: "ckpt policy moraine:///runs/a --level nvme --every 1 --keep-last 1 --keep-every 5 --keep-for 1h --keep-bytes 1MiB --keep-tag best",
+		keys: "level own every keep_last keep_every keep_seconds keep_bytes keep_tags"},
+	{args: "ckpt prune moraine:///runs/a --dry-run --all", keys: "step attempt level bytes action why done"},
+	{args: "ckpt watch moraine:///runs/a --once", keys: "time run levels steps", inner: map[string]string{
+		"levels": exposureKeys, "steps": stepKeys + "|" + stepOptional, "steps.reached": "|memory nvme object"}},
+	{args: "ckpt drill moraine:///runs/a", keys: "level step attempt lost_steps lost_seconds bytes restore_seconds restore_rate", optional: "committed reached error"},
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes digest"},
 	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
@@ -82,7 +91,14 @@ var listings = []listing{
 	{args: "quota ls", keys: "path bytes inodes quota_bytes quota_inodes", empty: true},
 }
 
+// reachedKeys are the levels that a step has reached.
+var reachedKeys = map[string]string{"reached": "|memory nvme object", "lost_files": "path inode ranges"}
+
 const (
+	stepKeys     = "attempt step state level ranks bytes degraded_stripes protects"
+	stepOptional = "committed path missing reason reached mark note tags pinned"
+	exposureKeys = "level step attempt lost_steps lost_seconds|committed reached"
+
 	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes clean evicted"
 	fileOptional = "inode generation level links target"
 

@@ -22,6 +22,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/drill"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/mover"
@@ -49,6 +50,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"object":      func(r prometheus.Registerer) { object.NewMetrics(r) },
 	"client":      func(r prometheus.Registerer) { client.NewMetrics(r) },
 	"agent":       func(r prometheus.Registerer) { agent.NewMetrics(r) },
+	"drill":       func(r prometheus.Registerer) { drill.NewMetrics(r) },
 	"ckpt":        func(r prometheus.Registerer) { ckpt.NewMetrics(r) },
 	"transport":   func(r prometheus.Registerer) { transport.NewMetrics(r) },
 	"fuse":        func(r prometheus.Registerer) { fuse.NewMetrics(r) },

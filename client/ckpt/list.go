@@ -45,9 +45,13 @@ func ListRuns(ctx context.Context, c *client.Client, dir moraine.InodeID) ([]Run
 // returns those that are open, aborted, lost or deleted. It fails with NotFound if the
 // directory is no run.
 func ListSteps(ctx context.Context, c *client.Client, run moraine.InodeID, all bool) ([]StepInfo, error) {
+	return listSteps(ctx, overClient{c}, run, all)
+}
+
+func listSteps(ctx context.Context, c cluster, run moraine.InodeID, all bool) ([]StepInfo, error) {
 	var steps []StepInfo
 	for req := (&wire.ListSteps{Run: uint64(run), Limit: listPage, All: all}); ; {
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: req}})
+		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListSteps{ListSteps: req}})
 		if err != nil {
 			return nil, err
 		}

@@ -23,6 +23,9 @@ type ResolveOptions struct {
 	// With Exact, Resolve finds exactly Step of the branch; otherwise the latest one.
 	Step  uint64
 	Exact bool
+	// Tag, if not empty, is a tag that the checkpoint must have. With Healthy it must be marked healthy.
+	Tag     string
+	Healthy bool
 	// Before, if not zero, is a step of the branch, and Resolve finds the latest one before it.
 	// It is for a step that turned out to be damaged. Not with Exact or Fix.
 	Before StepRef
@@ -66,7 +69,7 @@ const resolveTries = 5
 func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, removed bool, err error) {
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Fix: opts.Fix, Step: opts.Step, Exact: opts.Exact,
-		Before: opts.Before.key(r.id),
+		Before: opts.Before.key(r.id), Tag: opts.Tag, Healthy: opts.Healthy,
 	}}})
 	if err != nil {
 		return nil, false, err
@@ -150,7 +153,7 @@ func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
 	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Step: opts.Step, Exact: opts.Exact,
-		Before: opts.Before.key(r.id)}}})
+		Before: opts.Before.key(r.id), Tag: opts.Tag, Healthy: opts.Healthy}}})
 	if err != nil {
 		return StepInfo{}, err
 	}

@@ -260,6 +260,11 @@ type StepInfo struct {
 	CommittedAt time.Time
 	// Digest of all parts, by rank: SHA-256 of their digests.
 	Digest []byte
+	// Mark, Note, Tags and Pinned are what ChangeStep changes.
+	Mark   Mark
+	Note   string
+	Tags   []string
+	Pinned bool
 }
 
 // StepState is the state of a step.
@@ -293,6 +298,7 @@ func stepInfo(s *wire.Step) StepInfo {
 		World: s.GetWorld(), Sealed: s.GetSealed(), Missing: s.GetMissing(), Reason: s.GetReason(),
 		Bytes: s.GetBytes(), Protects: s.GetProtects(), Degraded: s.GetDegraded(),
 		CommittedAt: time.Unix(0, s.GetCommittedAt()), Digest: s.GetDigest(),
+		Mark: marks[s.GetMark()], Note: s.GetNote(), Tags: s.GetTags(), Pinned: s.GetPinned(),
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package ckptcmd has the commands for checkpoints: ckpt save, restore, import, export, ls, show,
-// verify, diff, wait, advise, push, rm.
+// watch, verify, drill, diff, wait, advise, push, mark, pin, policy, prune, rm.
 //
 // One path through it: `moraine ckpt restore` -> package client/ckpt finds the
 // step -> each file is written beside its name, and gets the name when its checksum is right.
@@ -31,17 +31,23 @@ the newest checkpoint on the current branch.`,
 	}
 	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptDiffCommand(env),
 		newCkptImportCommand(env), newCkptExportCommand(env), newCkptWaitCommand(env), newCkptAdviseCommand(env), newCkptRemoveCommand(env))
+	cmd.AddCommand(newCkptWatchCommand(env), newCkptDrillCommand(env), newCkptMarkCommand(env), newCkptPinCommand(env, true), newCkptPinCommand(env, false),
+		newCkptPolicyCommand(env), newCkptPruneCommand(env))
 	return cmd
 }
 
 // stepChoice are the flags that choose a step; without them it is the latest.
 type stepChoice struct {
-	step  uint64
-	given bool
+	step    uint64
+	given   bool
+	tag     string
+	healthy bool
 }
 
 func (s *stepChoice) flags(cmd *cobra.Command) {
 	cmd.Flags().Uint64Var(&s.step, "step", 0, "step (default: the latest)")
+	cmd.Flags().StringVar(&s.tag, "tag", "", "only a step with this tag (see ckpt mark)")
+	cmd.Flags().BoolVar(&s.healthy, "healthy", false, "only a step that is marked healthy")
 	pre := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		s.given = cmd.Flags().Changed("step")
@@ -58,7 +64,7 @@ func openCheckpoint(ctx context.Context, env *cli.Env, l cli.Location, s stepCho
 	if err != nil {
 		return nil, nil, err
 	}
-	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
+	k, err := run.Resolve(ctx, s.resolveOptions())
 	if err != nil {
 		return nil, nil, errors.Join(noStepHint(cli.Named(err, l, run.ID()), l), c.Close())
 	}

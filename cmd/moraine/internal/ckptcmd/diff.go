@@ -100,13 +100,13 @@ type diffResult struct {
 }
 
 func ckptDiff(ctx context.Context, env *cli.Env, sideA, sideB diffSide, all bool) error {
-	a, ca, err := openCheckpoint(ctx, env, sideA.run, stepChoice{sideA.step, true})
+	a, ca, err := openCheckpoint(ctx, env, sideA.run, stepChoice{step: sideA.step, given: true})
 	if err != nil {
 		return err
 	}
 	defer ca.Close()
 	defer a.Close()
-	b, cb, err := openCheckpoint(ctx, env, sideB.run, stepChoice{sideB.step, true})
+	b, cb, err := openCheckpoint(ctx, env, sideB.run, stepChoice{step: sideB.step, given: true})
 	if err != nil {
 		return err
 	}

@@ -28,13 +28,23 @@ type stepRow struct {
 	Protects  uint32    `json:"protects"`
 	Missing   []uint32  `json:"missing,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
+	// Reached has when a committed step first had each level.
+	Reached map[string]time.Time `json:"reached,omitempty"`
+	Mark    string               `json:"mark,omitempty"`
+	Note    string               `json:"note,omitempty"`
+	Tags    []string             `json:"tags,omitempty"`
+	Pinned  bool                 `json:"pinned,omitempty"`
 }
 
 func describeStep(s ckpt.StepInfo) stepRow {
 	row := stepRow{
 		Attempt: s.Attempt, Step: s.Step, State: string(s.State), Level: s.Level.String(), Bytes: s.Bytes,
 		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: s.Path, Degraded: s.Degraded, Protects: s.Protects,
-		Missing: s.Missing, Reason: s.Reason,
+		Missing: s.Missing, Reason: s.Reason, Reached: map[string]time.Time{},
+		Mark: string(s.Mark), Note: s.Note, Tags: s.Tags, Pinned: s.Pinned,
+	}
+	for level, at := range s.Reached {
+		row.Reached[level.String()] = at
 	}
 	if s.State == ckpt.StepCommitted || s.State == ckpt.StepLost {
 		row.Committed = s.CommittedAt
@@ -76,12 +86,12 @@ func newCkptListCommand(env *cli.Env) *cobra.Command {
 			for i, s := range steps {
 				rows[i] = describeStep(s)
 			}
-			return cli.List(env, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "path or reason"}, func(s stepRow) table.Row {
+			return cli.List(env, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "marks", "path or reason"}, func(s stepRow) table.Row {
 				when := ""
 				if !s.Committed.IsZero() {
 					when = s.Committed.Format(time.DateTime)
 				}
-				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, cli.Size(s.Bytes), when, pathAndReason(s)}
+				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, cli.Size(s.Bytes), when, s.said(), pathAndReason(s)}
 			})
 		},
 	}

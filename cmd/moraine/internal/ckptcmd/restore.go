@@ -74,10 +74,10 @@ func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, 
 	}
 	var k *ckpt.Checkpoint
 	if o.fallback {
-		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
+		k, err = run.Restorable(ctx, o.choice.resolveOptions(), restore, func(s ckpt.StepInfo, err error) {
 			fmt.Fprintf(env.Err, "skipped step %d of %s: %v\n", s.Step, l, cli.Visible(err.Error()))
 		})
-	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: o.choice.step, Exact: o.choice.given}); err == nil {
+	} else if k, err = run.Resolve(ctx, o.choice.resolveOptions()); err == nil {
 		err = restore(k)
 	}
 	if k != nil {
@@ -86,7 +86,7 @@ func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, 
 	if err != nil {
 		return noStepHint(cli.Named(err, l, run.ID()), l)
 	}
-	if !o.choice.given {
+	if !o.choice.given && o.choice.tag == "" && !o.choice.healthy {
 		if err := warnOfLost(ctx, env, c, run, l, k.Info); err != nil {
 			return err
 		}

@@ -3,8 +3,10 @@ package ckptcmd
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
@@ -58,6 +60,14 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key client.S
 		return cli.PrintJSON(env.Out, show)
 	}
 	env.Note("step %d, attempt %d: %s at level %s, ranks %s, %s", show.Step, show.Attempt, show.State, show.Level, show.Ranks, cli.Size(show.Bytes))
+	for level := moraine.Memory; level <= moraine.Object; level++ {
+		if at, ok := show.Reached[level.String()]; ok {
+			env.Note("at %s since %s", level, at.Format(time.DateTime))
+		}
+	}
+	if said := show.said(); said != "" {
+		env.Note("%s", said)
+	}
 	if why := pathAndReason(show.stepRow); why != "" {
 		env.Note("%s", why)
 	}
