@@ -1,12 +1,17 @@
 package integration_test
 
 import (
+	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
@@ -88,6 +93,8 @@ func TestRetentionCommands(t *testing.T) {
 	require.EqualValues(t, 0, objectsIn(state["levels"])[1]["lost_steps"])
 	require.Contains(t, works(t, env, "ckpt", "watch", run, "--once"), "NEWEST STEP")
 
+	marksInGo(t, c)
+
 	requireRefused(t, invoke(t, env, "ckpt", "drill", run, "--metrics", "127.0.0.1:0"), 2, "--every")
 	works(t, env, "ckpt", "verify", run)
 	rot(t, c, tensors[3])
@@ -109,4 +116,86 @@ func drilled(t *testing.T, env []string, run string) map[string]any {
 	require.Positive(t, rows[1]["bytes"])
 	require.Positive(t, rows[1]["restore_seconds"])
 	return rows[1]
+}
+
+// marksInGo changes what is said of the only step of the run, 4, and finds it by that.
+func marksInGo(t *testing.T, c *devcluster.Cluster) {
+	t.Helper()
+	run, err := ckpt.OpenRun(t.Context(), connect(t, c, client.Config{}), "/runs/r", ckpt.RunOptions{ReadOnly: true})
+	require.NoError(t, err)
+	step, err := run.Latest(t.Context(), moraine.NVMe)
+	require.NoError(t, err)
+	ref := ckpt.StepRef{Attempt: step.Attempt, Step: step.Step}
+	step, err = run.Pin(t.Context(), ref, true)
+	require.NoError(t, err)
+	require.True(t, step.Pinned)
+	_, err = run.Mark(t.Context(), ref, ckpt.MarkQuarantined, "bad")
+	require.NoError(t, err)
+	_, err = run.Latest(t.Context(), moraine.Memory)
+	require.ErrorIs(t, err, moraine.NotFound)
+	step, err = run.Mark(t.Context(), ref, ckpt.MarkHealthy, "good")
+	require.NoError(t, err)
+	require.True(t, step.Good())
+	require.Equal(t, "good", step.Note)
+	require.False(t, step.Reached[moraine.NVMe].IsZero())
+	_, err = run.Mark(t.Context(), ref, "perfect", "")
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+	k, err := run.Resolve(t.Context(), ckpt.ResolveOptions{Healthy: true})
+	require.NoError(t, err)
+	require.Equal(t, uint64(4), k.Info.Step)
+	require.NoError(t, k.Close())
+	_, err = run.Resolve(t.Context(), ckpt.ResolveOptions{Tag: "best"})
+	require.ErrorIs(t, err, moraine.NotFound)
+	verdicts, err := run.Retention(t.Context(), ckpt.Policy{{Level: moraine.NVMe, KeepFor: time.Nanosecond}})
+	require.NoError(t, err)
+	require.Len(t, verdicts, 1)
+	require.Equal(t, "stay", verdicts[0].Action)
+}
+
+// TestStepsGoToTheBucketAndLeaveTheDevices: the policy brings every second step to a real bucket, and keeps one
+// step on devices. What left the devices is restored from the bucket.
+func TestStepsGoToTheBucketAndLeaveTheDevices(t *testing.T) {
+	t.Parallel()
+	rng := random(seed(t))
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	const run = "moraine:///runs/r"
+	var tensors [][]byte
+	for step := range 5 {
+		file, data := tensorOf(t, rng)
+		tensors = append(tensors, data)
+		works(t, env, "ckpt", "save", run, "--step", string(rune('1'+step)), file)
+		if step == 0 { // the run is there now
+			works(t, env, "ckpt", "policy", run, "--level", "object", "--every", "2")
+			works(t, env, "ckpt", "policy", run, "--level", "nvme", "--keep-last", "1")
+		}
+	}
+	var steps []map[string]any
+	require.Eventually(t, func() bool {
+		steps = objects(t, works(t, env, "ckpt", "ls", run, "--json"))
+		return len(steps) == 3 && steps[0]["level"] == "object" && steps[1]["level"] == "object"
+	}, 2*time.Minute, 300*time.Millisecond, "steps 1 and 3 go, 2 and 4 are in the bucket")
+	require.Equal(t, []float64{2, 4, 5}, stepsOf(t, env, run))
+	file := "moraine:///runs/r/attempt-2/step-2/rank-00000-of-00001.safetensors"
+	require.Eventually(t, func() bool { return objects(t, works(t, env, "stat", file, "--json"))[0]["evicted"] == true },
+		2*time.Minute, 300*time.Millisecond, "step 2 leaves the devices")
+	require.Equal(t, false, objects(t, works(t, env, "stat", "moraine:///runs/r/attempt-4/step-4/rank-00000-of-00001.safetensors", "--json"))[0]["evicted"],
+		"step 4 is the newest in the bucket")
+
+	dir := t.TempDir()
+	works(t, env, "ckpt", "restore", run, dir, "--step", "2")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	got, err := os.ReadFile(filepath.Join(dir, entries[0].Name()))
+	require.NoError(t, err)
+	require.True(t, bytes.Contains(got, tensors[1]))
+
+	rows := objects(t, works(t, env, "ckpt", "drill", run, "--json"))
+	for n, want := range []float64{5, 5, 4} {
+		require.EqualValues(t, want, rows[n]["step"])
+		require.Positive(t, rows[n]["bytes"])
+	}
+	require.EqualValues(t, 1, rows[2]["lost_steps"])
 }
