@@ -56,8 +56,7 @@ def copy_into(dst: memoryview, value: Any) -> None:
     if hasattr(value, "detach"):  # a torch tensor, of any device
         import torch
 
-        flat = value.detach().contiguous().view(-1).view(torch.uint8)
-        torch.from_numpy(out).copy_(flat)
+        torch.from_numpy(out).view(value.dtype).view(value.shape).copy_(value.detach())
         return
     array = np.asarray(value)
     if array.nbytes != len(dst):  # numpy would repeat a single element

@@ -12,10 +12,8 @@ memory of the node where it can, else from the cluster, and only what is asked f
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from moraine import _agent, _arrays, errors
+from moraine._part import Part, Save, aligned
 
 __all__ = ["Checkpoint", "Launch", "Run", "Save", "Slice", "launch_from_env"]
 
-_ALIGN = 64
 _PAGE = 1000
-_SEAL_PATIENCE = 10.0
-"""How long a save waits for the next agent, if the one that it sealed at has gone, in seconds."""
+_SLOTS = 4
+"""How many slots stay mapped: of the last good part, the one that is written, the next, and one more."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +119,7 @@ class Run:
             if self._closed or not self._conn.closed:
                 raise
         conn, attempt = self._connect()
-        if attempt != self.attempt:
-            conn.close()
-            raise errors.Fenced(f"attempt {attempt} has taken over from attempt {self.attempt}")
+        self._check_attempt(conn, attempt)
         self._conn, self._opened = conn, None
         return self._conn.request_fds(op, **fields)
 
@@ -155,55 +151,55 @@ class Run:
         Without `wait` it raises Busy while earlier saves use all of the node's memory.
         """
         blobs = blobs or {}
-        tensors, size = [], 0
-        for name, value in state.items():
-            whole = value if isinstance(value, Slice) else None
-            dtype, shape, count = _arrays.describe(whole.value if whole else value)
-            entry = {"name": name, "dtype": dtype, "shape": shape, "at": size, "bytes": count}
-            if whole:
-                entry |= {"global": list(whole.shape), "offset": list(whole.offset)}
-            tensors.append(entry)
-            size = _aligned(size + count)
-        places = []
-        for name, data in blobs.items():
-            places.append({"name": name, "at": size, "bytes": len(data)})
-            size = _aligned(size + len(data))
-        reply, fds = self._request_fds(
-            "begin", step=step, bytes=max(size, 1), seal_timeout_ms=int(seal_timeout * 1000), no_wait=not wait
-        )
-        save = Save(self, step)
+        size = 0
+        for value in state.values():
+            size = aligned(size + _arrays.describe(value.value if isinstance(value, Slice) else value)[2])
+        for data in blobs.values():
+            size = aligned(size + len(data))
+        part = self._begin(step, size, seal_timeout, wait)
         try:
-            with memoryview(self._map(reply["slot"], fds[0], reply["bytes"])) as mem:
-                for entry, value in zip(tensors, state.values(), strict=True):
-                    with mem[entry["at"] : entry["at"] + entry["bytes"]] as dst:
-                        _arrays.copy_into(dst, value.value if isinstance(value, Slice) else value)
-                for entry, data in zip(places, blobs.values(), strict=True):
-                    mem[entry["at"] : entry["at"] + entry["bytes"]] = data
-            self._seal(save, tensors=tensors, blobs=places)
+            for name, value in state.items():
+                if isinstance(value, Slice):
+                    part.add_tensor(name, value.value, (list(value.shape), list(value.offset)))
+                else:
+                    part.add_tensor(name, value)
+            for name, data in blobs.items():
+                part.add_blob(name, data)
+            return part.seal()
         except BaseException as err:
-            if not self._conn.closed:  # the end of a connection aborts as well
-                with contextlib.suppress(errors.MoraineError):
-                    self._conn.request("abort", step=step, reason=f"rank {self.rank}: {err}")
+            part.abort(err)
             raise
+
+    def _begin(self, step: int, size: int, seal_timeout: float, wait: bool, apart: bool = False) -> Part:
+        """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
+        fields = {"step": step, "bytes": max(size, 1), "seal_timeout_ms": int(seal_timeout * 1000), "no_wait": not wait}
+        if apart:
+            conn, attempt = self._connect()
+            self._check_attempt(conn, attempt)
+            reply, fds = conn.request_fds("begin", **fields)
+        else:
+            reply, fds = self._request_fds("begin", **fields)
+            conn = self._conn
+        try:
+            return Part(self, conn, step, self._map(reply["slot"], fds[0], reply["bytes"]))
         finally:
             os.close(fds[0])
-        return save
 
-    def _seal(self, save: Save, **fields: Any) -> None:
-        """Seal a part. If the agent goes before it answers, the next one says whether it has the part."""
-        try:
-            self._conn.request("seal", step=save.step, **fields)
-        except errors.Unavailable:
-            if not self._conn.closed or not save._is_local(time.monotonic() + _SEAL_PATIENCE):
-                raise
+    def _check_attempt(self, conn: _agent.Connection, attempt: int) -> None:
+        if attempt != self.attempt:
+            conn.close()
+            raise errors.Fenced(f"attempt {attempt} has taken over from attempt {self.attempt}")
 
     def _map(self, slot: str, fd: int, size: int) -> mmap.mmap:
-        """Map a slot, or find that it is mapped: the page tables of the last save are still there."""
-        if slot not in self._slots:
-            if len(self._slots) >= 4:
-                self._slots.pop(next(iter(self._slots)))
-            self._slots[slot] = mmap.mmap(fd, size)
-        return self._slots[slot]
+        """Map a slot, or find that it is mapped: the page tables of the last save are still there.
+
+        Memory of a slot that the agent has given back stays until its mapping goes.
+        """
+        mem = self._slots.pop(slot, None) or mmap.mmap(fd, size)
+        self._slots[slot] = mem
+        while len(self._slots) > _SLOTS:
+            del self._slots[next(iter(self._slots))]
+        return mem
 
     def open(self, step: int | None = None, fix: bool = False) -> Checkpoint:
         """Open a committed step: the latest, or `step`. Raises NotFound if there is none.
@@ -278,7 +274,7 @@ class Checkpoint:
             for n in shape:
                 count *= n
             request.append({"name": name, "offset": list(offset), "shape": list(shape), "at": size, "bytes": count})
-            size = _aligned(size + count)
+            size = aligned(size + count)
         if not request:
             return {}
         mem = self._fetch(size, slices=request)
@@ -289,11 +285,20 @@ class Checkpoint:
 
     def blob(self, name: str, rank: int | None = None) -> bytes:
         """Read a blob of a rank: by default of this one."""
-        rank = self._run.rank if rank is None else rank
-        if (rank, name) not in self.blobs:
-            raise errors.NotFound(f"step {self.step} has no blob {name!r} of rank {rank}")
-        size = self.blobs[rank, name]
-        return bytes(self._fetch(size, blobs=[{"rank": rank, "name": name, "at": 0, "bytes": size}])[:size])
+        return self.read_blobs([(self._run.rank if rank is None else rank, name)])[0]
+
+    def read_blobs(self, names: list[tuple[int, str]]) -> list[bytes]:
+        """Read blobs, each by its rank and name."""
+        request, size = [], 0
+        for rank, name in names:
+            if (rank, name) not in self.blobs:
+                raise errors.NotFound(f"step {self.step} has no blob {name!r} of rank {rank}")
+            request.append({"rank": rank, "name": name, "at": size, "bytes": self.blobs[rank, name]})
+            size = aligned(size + self.blobs[rank, name])
+        if not request:
+            return []
+        mem = self._fetch(size, blobs=request)
+        return [bytes(mem[r["at"] : r["at"] + r["bytes"]]) for r in request]
 
     def _fetch(self, size: int, **fields: Any) -> memoryview:
         """Read into shared memory of `size` bytes."""
@@ -304,41 +309,3 @@ class Checkpoint:
             os.close(fds[0])
         self.from_node += reply["from_node"]
         return mem
-
-
-class Save:
-    """A part that is sealed: it survives this process."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self._run, self.step = run, step
-
-    def wait(self, level: str = "nvme", timeout: float | None = None) -> str:
-        """Wait until the step is committed at `level`, or until this part is `local` or a `part` of
-        the cluster. Return the level. Raises Aborted if the step never will be, and Timeout.
-        """
-        conn = _agent.Connection(self._run._socket)
-        try:
-            reply = conn.request(
-                "wait", run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step,
-                level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1),
-            )
-        finally:
-            conn.close()
-        return reply["level"]
-
-    def _is_local(self, until: float) -> bool:
-        """Report whether an agent has the sealed part. Ask until a time while none answers."""
-        while True:
-            try:
-                self.wait("local")
-                return True
-            except errors.Unavailable:
-                if time.monotonic() >= until:
-                    return False
-                time.sleep(0.2)
-            except errors.MoraineError:
-                return False
-
-
-def _aligned(n: int) -> int:
-    return (n + _ALIGN - 1) // _ALIGN * _ALIGN

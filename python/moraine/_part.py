@@ -1,0 +1,121 @@
+"""A rank's part of a step, from the moment its memory is there until it is sealed."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import time
+from typing import TYPE_CHECKING, Any
+
+from moraine import _agent, _arrays, errors
+
+if TYPE_CHECKING:
+    from moraine.checkpoint import Run
+
+ALIGN = 64
+_SEAL_PATIENCE = 10.0
+"""How long a seal waits for the next agent, if the one that it was sent to has gone, in seconds."""
+
+
+def aligned(n: int) -> int:
+    """Return the next place at which a tensor may begin."""
+    return (n + ALIGN - 1) // ALIGN * ALIGN
+
+
+class Part:
+    """A part that is being filled. One thread may use it at a time.
+
+    Its connection carries no other part meanwhile: the end of the connection aborts the step.
+    """
+
+    def __init__(self, run: Run, conn: _agent.Connection, step: int, slot: mmap.mmap) -> None:
+        self.step = step
+        self.mem = memoryview(slot)
+        self._run, self._conn = run, conn
+        self._end = 0
+        self._tensors: list[dict[str, Any]] = []
+        self._blobs: list[dict[str, Any]] = []
+
+    @property
+    def room(self) -> int:
+        """How many bytes can still be placed."""
+        return len(self.mem) - self._end
+
+    def place(self, size: int) -> int:
+        """Take `size` bytes of the memory. Return where they begin."""
+        at = self._end
+        if size > len(self.mem) - at:
+            raise errors.TooLarge(f"step {self.step}: {size} bytes more than the {len(self.mem)} that were asked for")
+        self._end = min(aligned(at + size), len(self.mem))
+        return at
+
+    def add_tensor(self, name: str, value: Any, whole: tuple[list[int], list[int]] | None = None, at: int | None = None) -> None:
+        """Copy an array or tensor into the part, unless it is there already: `at` a place.
+
+        `whole` is the shape of the larger tensor of which it is a slice, and where it begins there.
+        """
+        dtype, shape, size = _arrays.describe(value)
+        if at is None:
+            at = self.place(size)
+            with self.mem[at : at + size] as dst:
+                _arrays.copy_into(dst, value)
+        entry = {"name": name, "dtype": dtype, "shape": shape, "at": at, "bytes": size}
+        if whole:
+            entry |= {"global": whole[0], "offset": whole[1]}
+        self._tensors.append(entry)
+
+    def add_blob(self, name: str, data: bytes | memoryview) -> None:
+        """Copy bytes that are no tensor into the part."""
+        at = self.place(len(data))
+        self.mem[at : at + len(data)] = data
+        self._blobs.append({"name": name, "at": at, "bytes": len(data)})
+
+    def seal(self) -> Save:
+        """Declare the part complete. If the agent goes before it answers, the next one knows whether it has it."""
+        save = Save(self._run, self.step)
+        try:
+            self._conn.request("seal", step=self.step, tensors=self._tensors, blobs=self._blobs)
+        except errors.Unavailable:
+            if not self._conn.closed or not save._is_local(time.monotonic() + _SEAL_PATIENCE):
+                raise
+        return save
+
+    def abort(self, reason: object) -> None:
+        """End the step for all ranks. The end of the connection does that as well."""
+        if not self._conn.closed:
+            with contextlib.suppress(errors.MoraineError):
+                self._conn.request("abort", step=self.step, reason=f"rank {self._run.rank}: {reason}")
+
+
+class Save:
+    """A part that is sealed: it survives this process."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self._run, self.step = run, step
+
+    def wait(self, level: str = "nvme", timeout: float | None = None) -> str:
+        """Wait until the step is committed at `level`, or until this part is `local` or a `part` of
+        the cluster. Return the level. Raises Aborted if the step never will be, and Timeout.
+        """
+        conn = _agent.Connection(self._run._socket)
+        try:
+            reply = conn.request(
+                "wait", run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step,
+                level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1),
+            )
+        finally:
+            conn.close()
+        return reply["level"]
+
+    def _is_local(self, until: float) -> bool:
+        """Report whether an agent has the sealed part. Ask until a time while none answers."""
+        while True:
+            try:
+                self.wait("local")
+                return True
+            except errors.Unavailable:
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(0.2)
+            except errors.MoraineError:
+                return False
