@@ -79,6 +79,7 @@ type Agent struct {
 	pool     *pool
 	pace     *pace
 	shared   *ckpt.SharedReads
+	source   source
 	listener *net.UnixListener
 	lock     *os.File
 
@@ -249,6 +250,7 @@ func (a *Agent) end() {
 		}
 	}
 	a.running.Wait()
+	a.source.close()
 	a.pool.close()
 	_ = a.lock.Close() // it was only held
 }

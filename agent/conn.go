@@ -31,12 +31,14 @@ type conn struct {
 	a       *Agent
 	c       *agentproto.Conn
 	uid     uint32
+	gid     uint32
 	greeted bool // the trainer has sent Hello
 	run     *run // nil before Open
 	// filling is the part between Begin and Seal, sealTimeoutMillis its Begin's.
 	filling           *part
 	sealTimeoutMillis int64
 	restore           restorer
+	files             files
 }
 
 // accept serves connections until the listener is closed.
@@ -82,7 +84,7 @@ func (a *Agent) admitConn(c *net.UnixConn, uid uint32) bool {
 // serve answers one trainer until its connection ends. A part that it has not sealed ends then,
 // too.
 func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
-	c := &conn{a: a, c: agentproto.NewConn(uc), uid: uid}
+	c := &conn{a: a, c: agentproto.NewConn(uc), uid: uid, gid: peerGroup(uc)}
 	defer func() {
 		a.mu.Lock()
 		delete(a.conns, uc)
@@ -148,7 +150,7 @@ func (c *conn) send(reply *agentproto.Reply, file *os.File) error {
 	if file == nil {
 		return c.c.Send(reply)
 	}
-	if reply.Read != nil {
+	if reply.Read != nil || reply.FetchFile != nil {
 		defer file.Close()
 	}
 	return c.c.Send(reply, file)
@@ -160,6 +162,7 @@ func (c *conn) end() {
 		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
 	}
 	c.restore.close(c.a)
+	c.files.close(c.a.pool)
 	if c.run != nil {
 		c.a.release(c.run)
 	}
@@ -200,6 +203,8 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		reply.Progress, err = c.a.progress(c.uid, req.Progress)
 	case req.Status != nil:
 		reply.Status = c.status()
+	case req.Stat != nil || req.List != nil || req.FetchFile != nil || req.Create != nil || req.Append != nil || req.Commit != nil:
+		file, err = c.serveFile(ctx, req, reply)
 	default:
 		err = &moraine.Error{Op: "agent", Kind: moraine.Unimplemented, Err: errors.New("this agent does not know the request")}
 	}

@@ -155,10 +155,21 @@ func TestPython(t *testing.T) {
 	require.FileExists(t, python, "`make setup` makes it")
 	a := newAgentProc(t, startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
 	a.start()
-	cmd := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-	cmd.Dir = "../python"
-	cmd.Env = append(os.Environ(), "MORAINE_AGENT="+a.socket(), "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1")
+	cmd := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+	cmd.Dir = "../python/tests" // not beside the source of the package: it must be the installed one
+	cmd.Env = append(os.Environ(), "MORAINE_AGENT="+a.socket(), "PYTHONPATH="+installed(t, python), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), " passed")
+}
+
+// installed installs the Python package as `pip install ./python` does, and returns where.
+func installed(t *testing.T, python string) string {
+	t.Helper()
+	source, target := filepath.Join(t.TempDir(), "python"), t.TempDir()
+	require.NoError(t, os.CopyFS(source, os.DirFS("../python"))) // a build writes beside the source
+	out, err := exec.CommandContext(t.Context(), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index",
+		"--no-deps", "--no-build-isolation", "--target", target, source).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return target
 }

@@ -20,9 +20,33 @@ class NotFound(MoraineError):
 
 
 class Exists(MoraineError):
-    """The step is saved already."""
+    """The step is saved already, or the name is taken."""
 
     kind = "already exists"
+
+
+class NotADirectory(MoraineError):
+    """The path goes through something that is not a directory."""
+
+    kind = "not a directory"
+
+
+class IsADirectory(MoraineError):
+    """The path is a directory, where a file is needed."""
+
+    kind = "is a directory"
+
+
+class Immutable(MoraineError):
+    """The file belongs to a committed step, which nobody can change."""
+
+    kind = "immutable"
+
+
+class Stale(MoraineError):
+    """The file was changed after it was opened."""
+
+    kind = "stale"
 
 
 class PermissionDenied(MoraineError):

@@ -9,6 +9,8 @@
 // shared memory of the agent -> the trainer copies its tensors there -> Seal says where they are.
 package agentproto
 
+import "github.com/morainefs/moraine/client/ckpt/agentproto/fileproto"
+
 const (
 	// Version is the version of the protocol, in Hello.
 	Version = 1
@@ -35,6 +37,13 @@ type Request struct {
 	Resolve *Resolve `json:"resolve,omitempty"`
 	Tensors *Tensors `json:"tensors,omitempty"`
 	Fetch   *Fetch   `json:"fetch,omitempty"`
+
+	Stat      *fileproto.Stat      `json:"stat,omitempty"`
+	List      *fileproto.List      `json:"list,omitempty"`
+	FetchFile *fileproto.FetchFile `json:"fetch_file,omitempty"`
+	Create    *fileproto.Create    `json:"create,omitempty"`
+	Append    *fileproto.Append    `json:"append,omitempty"`
+	Commit    *fileproto.Commit    `json:"commit,omitempty"`
 }
 
 // Reply is a message from the agent: an error, or the field of the request's name.
@@ -55,6 +64,13 @@ type Reply struct {
 	Resolve *ResolveReply `json:"resolve,omitempty"`
 	Tensors *TensorsReply `json:"tensors,omitempty"`
 	Fetch   *FetchReply   `json:"fetch,omitempty"`
+
+	Stat      *fileproto.Entry          `json:"stat,omitempty"`
+	List      *fileproto.ListReply      `json:"list,omitempty"`
+	FetchFile *fileproto.FetchFileReply `json:"fetch_file,omitempty"`
+	Create    *fileproto.CreateReply    `json:"create,omitempty"`
+	Append    *fileproto.AppendReply    `json:"append,omitempty"`
+	Commit    *fileproto.Entry          `json:"commit,omitempty"`
 }
 
 // Error is why a request failed. Kind is the text of a moraine.Kind.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/agentproto/fileproto"
 )
 
 var update = flag.Bool("update", false, "write the golden file")
@@ -53,6 +54,18 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Request{Fetch: &agentproto.Fetch{Bytes: 4096, Slices: []agentproto.Slice{{Name: "x", Offset: []int64{0, 0}, Shape: []int64{4, 3}, At: 64, Bytes: 24}},
 			Blobs: []agentproto.FetchBlob{{Rank: 1, Name: "rng", At: 128, Bytes: 5}}}},
 		agentproto.Reply{Fetch: &agentproto.FetchReply{FromNode: 24}},
+		agentproto.Request{Stat: &fileproto.Stat{Path: "/data/a"}},
+		agentproto.Reply{Stat: &fileproto.Entry{Name: "a", Type: fileproto.File, Bytes: 12, Modified: 1700000000000000000, Version: "2a-3"}},
+		agentproto.Request{List: &fileproto.List{Path: "/data", After: "a", Limit: 10}},
+		agentproto.Reply{List: &fileproto.ListReply{Entries: []fileproto.Entry{{Name: "b", Type: fileproto.Directory, Modified: 1700000000000000000, Version: "2b-1"}}}},
+		agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/data/a", Offset: 4096, Bytes: 4096, Reuse: true}},
+		agentproto.Reply{FetchFile: &fileproto.FetchFileReply{Slot: "slot-00112233aabbccdd", Bytes: 4096, Size: 12288, Version: "2a-3"}},
+		agentproto.Request{Create: &fileproto.Create{Path: "/data/a", Bytes: 8 << 20, Exclusive: true, Parents: true}},
+		agentproto.Reply{Create: &fileproto.CreateReply{Slot: "slot-00112233aabbccdd", Bytes: 8 << 20}},
+		agentproto.Request{Append: &fileproto.Append{Bytes: 4096}},
+		agentproto.Reply{Append: &fileproto.AppendReply{Bytes: 12288}},
+		agentproto.Request{Commit: &fileproto.Commit{}},
+		agentproto.Reply{Commit: &fileproto.Entry{Name: "a", Type: fileproto.File, Bytes: 12288, Modified: 1700000000000000000, Version: "2b-1"}},
 		agentproto.Reply{Error: agentproto.ErrorOf(&moraine.Error{Op: "agent.Begin", Kind: moraine.Busy})},
 	}
 	var got bytes.Buffer

@@ -1,0 +1,97 @@
+// Package fileproto has the messages of package agentproto that are about files.
+//
+// One path through it: Create brings the descriptor of a slot -> the peer fills it -> Append writes
+// it, as often as needed -> Commit gives the file its name. FetchFile reads.
+package fileproto
+
+// Stat describes a file or directory; it follows links.
+type Stat struct {
+	Path string `json:"path"`
+}
+
+// Entry describes a file, a directory or a link.
+type Entry struct {
+	Name string `json:"name"`
+	// Type is file, directory or link.
+	Type  string `json:"type"`
+	Bytes int64  `json:"bytes"`
+	// Modified is the time of the last change, in nanoseconds since 1970.
+	Modified int64 `json:"modified_ns"`
+	// Version is another string after each change of a file.
+	Version string `json:"version"`
+}
+
+// Types of entries.
+const (
+	File      = "file"
+	Directory = "directory"
+	Link      = "link"
+)
+
+// List lists a directory by name, one page at a time.
+type List struct {
+	Path string `json:"path"`
+	// After is the last name of the page before; empty for the first.
+	After string `json:"after,omitempty"`
+	// Limit bounds the page. 0: 1000.
+	Limit int `json:"limit,omitempty"`
+}
+
+// ListReply is a page; an empty one is the end.
+type ListReply struct {
+	Entries []Entry `json:"entries"`
+}
+
+// FetchFile reads a range of a file into a slot. While a connection reads one file, all ranges are
+// of the same version.
+type FetchFile struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"`
+	Bytes  int64  `json:"bytes"`
+	// Reuse says that the bytes of the last FetchFile are not needed any more: the slot may be the
+	// same.
+	Reuse bool `json:"reuse,omitempty"`
+}
+
+// FetchFileReply comes with the descriptor of the slot, which can only be read. Its memory counts
+// until the next fetch or begin of the connection, or its end.
+type FetchFileReply struct {
+	Slot string `json:"slot"`
+	// Bytes is how many bytes there are: fewer than requested only at the end of the file.
+	Bytes int64 `json:"bytes"`
+	// Size is the length of the file, of this version.
+	Size    int64  `json:"size"`
+	Version string `json:"version"`
+}
+
+// Create begins a file that nobody sees before Commit. It ends one that the connection has begun.
+type Create struct {
+	Path string `json:"path"`
+	// Bytes is the length of the slot through which the file is written.
+	Bytes int64 `json:"bytes"`
+	// Exclusive fails with Exists where the name is taken at the commit. Otherwise a file of that
+	// name is replaced.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Parents makes the directories that are missing.
+	Parents bool `json:"parents,omitempty"`
+}
+
+// CreateReply comes with the descriptor of the slot.
+type CreateReply struct {
+	Slot  string `json:"slot"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Append writes the first Bytes bytes of the slot behind what the file has. After its reply the
+// slot may be filled again.
+type Append struct {
+	Bytes int64 `json:"bytes"`
+}
+
+// AppendReply says how many bytes the file has.
+type AppendReply struct {
+	Bytes int64 `json:"bytes"`
+}
+
+// Commit gives the file its name, whole. From its reply on the file is at level nvme.
+type Commit struct{}
