@@ -188,7 +188,7 @@ func (c *conn) readSlot(ctx context.Context, req *fileproto.FetchFile) error {
 
 // takeSlot returns a slot that no part has.
 func (c *conn) takeSlot(ctx context.Context, n int64) (*slot, error) {
-	s, err := c.a.pool.take(ctx, c.uid, n, true, func() (bool, bool) { return c.a.spare(nil) })
+	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: n, wait: true}, func() (bool, bool) { return c.a.spare(nil) })
 	if err == nil {
 		c.a.pool.placed()
 	}
