@@ -8,7 +8,7 @@
 // the cluster from the slot, and followed until its step is committed (part.go). After a crash
 // the next agent finds slots and manifests, and goes on (recover.go).
 //
-// Locks: Agent.mu may be held when pool.mu is taken. Neither is held during a request.
+// Locks: Agent.layouts, then Agent.mu, then pool.mu. None is held during a request.
 package agent
 
 import (
@@ -30,6 +30,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/readonce"
 )
 
 // Config is the configuration of an agent.
@@ -78,7 +79,7 @@ type Agent struct {
 	metrics  *Metrics
 	pool     *pool
 	pace     *pace
-	shared   *ckpt.SharedReads
+	shared   *readonce.Reads
 	source   source
 	listener *net.UnixListener
 	lock     *os.File
@@ -88,6 +89,9 @@ type Agent struct {
 	cancel context.CancelFunc
 	// running counts the goroutines of connections and of parts.
 	running sync.WaitGroup
+
+	// layouts is locked while a part's layout is decided. It is locked before mu.
+	layouts sync.Mutex
 
 	mu       sync.Mutex
 	draining bool
@@ -125,7 +129,7 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
-	a.shared = ckpt.NewSharedReads(sharedBytes)
+	a.shared = readonce.New(sharedBytes)
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
 		a.deps.Saves = ckpt.NewMetrics(nil)

@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
-	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
 const (
@@ -32,6 +30,10 @@ type manifest struct {
 	Seal              agentproto.Seal `json:"seal"`
 	// Committed says that the step is: the slot is only kept to be read.
 	Committed bool `json:"committed,omitempty"`
+	// Decided says that Shared is final: which tensors of the seal, by number, another rank of the node
+	// stores, and which rank.
+	Decided bool           `json:"decided,omitempty"`
+	Shared  map[int]uint32 `json:"shared,omitempty"`
 }
 
 // write makes or replaces the manifest of a slot. It takes effect whole or not at all.
@@ -81,29 +83,6 @@ func readManifest(path string) (*manifest, error) {
 			Err: fmt.Errorf("version %d; this build reads %d: start the agent that wrote it, or a newer one", m.Version, manifestVersion)}
 	}
 	return &m, nil
-}
-
-// lendTo adds the tensors and blobs of a slot to a part. The sums come from the slot, or are
-// computed now.
-func (m *manifest) lendTo(part *ckpt.Part, mem []byte) error {
-	sums := sumTable{at: m.Seal.SumsAt}
-	for _, t := range m.Seal.Tensors {
-		dtype, err := safetensors.ParseDType(t.DType)
-		if err != nil {
-			return &moraine.Error{Op: "agent.Seal", Ref: t.Name, Kind: moraine.InvalidArgument, Err: err}
-		}
-		err = part.LendTensor(ckpt.Tensor{Name: t.Name, DType: dtype, Shape: t.Shape, Global: t.Global,
-			Offset: t.Offset, Data: mem[t.At : t.At+t.Bytes]}, sums.next(mem, t.Bytes))
-		if err != nil {
-			return err
-		}
-	}
-	for _, b := range m.Seal.Blobs {
-		if err := part.LendBlob(b.Name, mem[b.At:b.At+b.Bytes], sums.next(mem, b.Bytes)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // bytes returns how many bytes the part has.

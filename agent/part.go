@@ -25,6 +25,7 @@ type part struct {
 	// save is the part in the cluster, of the present attempt to write it.
 	save     *ckpt.Part
 	manifest *manifest // set by Seal
+	layout   layout    // nil: not decided yet
 
 	// newestWins says that the trainer wants older parts of the rank superseded by this one.
 	newestWins bool
@@ -135,7 +136,7 @@ func (a *Agent) spare(except *part) (freed, more bool) {
 // The caller holds the mutex.
 func (a *Agent) takeSlot(p *part) *slot {
 	s := p.slot
-	p.slot, p.manifest = nil, nil
+	p.slot, p.manifest, p.layout = nil, nil, nil
 	a.ended = append(a.ended, p)
 	if len(a.ended) > keptEnded {
 		if old := a.ended[0]; a.parts[old.key] == old {

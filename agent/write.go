@@ -30,8 +30,15 @@ func (w writer) drive(again bool) {
 		w.stop(err)
 		return
 	}
+	sums, err := w.layOut()
+	if err != nil {
+		p.save.Abort(err)
+		<-p.save.Done()
+		w.stop(err)
+		return
+	}
 	for ; ; again = true {
-		err := w.writeOnce(again)
+		err := w.writeOnce(sums, again)
 		if err == nil {
 			a.metrics.Committed.Inc()
 			a.committed(p)
@@ -96,9 +103,9 @@ func passing(err error) bool {
 
 // writeOnce writes the part and waits until its step is committed. again says that the part may
 // have been written before.
-func (w writer) writeOnce(again bool) error {
+func (w writer) writeOnce(sums [][]uint32, again bool) error {
 	a, p := w.a, w.p
-	err := w.writePart()
+	err := w.writePart(sums)
 	var info ckpt.StepInfo
 	switch {
 	case again && errors.Is(err, moraine.Exists):
@@ -117,9 +124,9 @@ func (w writer) writeOnce(again bool) error {
 }
 
 // writePart lends the slot to p.save, and waits until that has written and sealed the part.
-func (w writer) writePart() error {
+func (w writer) writePart(sums [][]uint32) error {
 	a, p := w.a, w.p
-	err := p.manifest.lendTo(p.save, p.slot.mem)
+	err := p.manifest.lendTo(p.save, p.slot.mem, sums)
 	if err == nil {
 		err = p.save.Seal(context.Background()) // it does not wait
 	}

@@ -206,15 +206,25 @@ func (f *foldedPart) addBlobs(left map[string]*wire.PartFile, rank, world uint32
 func (f *foldedPart) merge(top *indexTop, byName map[string]*coverage, rank uint32) error {
 	base := len(top.files)
 	top.files = append(top.files, f.files...)
+	of := func(name string) *coverage {
+		cov := byName[name]
+		if cov == nil {
+			cov = &coverage{name: name}
+			byName[name] = cov
+		}
+		return cov
+	}
 	for n, h := range f.headers {
+		for i := range h.shared {
+			s := &h.shared[i]
+			err := of(s.Name).share(rank, s.by, s.DType, s.Global, SliceInfo{Offset: s.Offset, Shape: s.Shape, Digest: s.Digest})
+			if err != nil {
+				return &Verdict{err.Error()}
+			}
+		}
 		for i := range h.slices {
 			s := &h.slices[i]
-			cov := byName[s.Name]
-			if cov == nil {
-				cov = &coverage{name: s.Name}
-				byName[s.Name] = cov
-			}
-			err := cov.add(rank, s.DType, s.Global, SliceInfo{File: base + n, Offset: s.Offset, Shape: s.Shape, Begin: s.Begin, Digest: s.Digest})
+			err := of(s.Name).add(rank, s.DType, s.Global, SliceInfo{File: base + n, Offset: s.Offset, Shape: s.Shape, Begin: s.Begin, Digest: s.Digest})
 			if err != nil {
 				return &Verdict{err.Error()}
 			}

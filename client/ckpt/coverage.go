@@ -22,10 +22,38 @@ type coverage struct {
 	global []int64
 	first  uint32 // the rank whose header gave dtype and global
 	claims []claim
+	shared []sharedClaim
+}
+
+// sharedClaim is a slice that a rank has, and that the rank by stores.
+type sharedClaim struct {
+	claim
+	by uint32
 }
 
 // add adds a slice. It fails if ranks disagree on the tensor.
 func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) error {
+	if err := c.agree(rank, dtype, global); err != nil {
+		return err
+	}
+	if volume(s.Shape) > 0 {
+		c.claims = append(c.claims, claim{rank, s})
+	}
+	return nil
+}
+
+// share adds a slice that the rank by stores for rank.
+func (c *coverage) share(rank, by uint32, dtype DType, global []int64, s SliceInfo) error {
+	if err := c.agree(rank, dtype, global); err != nil {
+		return err
+	}
+	if volume(s.Shape) > 0 {
+		c.shared = append(c.shared, sharedClaim{claim{rank, s}, by})
+	}
+	return nil
+}
+
+func (c *coverage) agree(rank uint32, dtype DType, global []int64) error {
 	if c.global == nil {
 		c.dtype, c.global, c.first = dtype, global, rank
 	}
@@ -33,10 +61,28 @@ func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) er
 		return fmt.Errorf("tensor %q: rank %d declares %s %v, rank %d declares %s %v",
 			c.name, c.first, c.dtype, c.global, rank, dtype, global)
 	}
-	if volume(s.Shape) > 0 {
-		c.claims = append(c.claims, claim{rank, s})
+	return nil
+}
+
+// checkShared fails unless each shared slice is stored, in the same place and with the same bytes. It
+// does not matter which rank stores it. unique are the stored slices, in order of offset and shape.
+func (c *coverage) checkShared(unique []claim) error {
+	for i := range c.shared {
+		s := &c.shared[i]
+		n, found := slices.BinarySearchFunc(unique, s.claim, compareRegions)
+		switch {
+		case !found:
+			return fmt.Errorf("tensor %q: rank %d saved nothing of %s, because rank %d was to store it, and no rank has", c.name, s.rank, s.region(), s.by)
+		case unique[n].Digest != s.Digest:
+			return fmt.Errorf("tensor %q: ranks %d and %d both have %s, with different bytes", c.name, unique[n].rank, s.rank, s.region())
+		}
 	}
 	return nil
+}
+
+// compareRegions orders slices by offset, then by shape.
+func compareRegions(a, b claim) int {
+	return cmp.Or(slices.Compare(a.Offset, b.Offset), slices.Compare(a.Shape, b.Shape))
 }
 
 // check returns the tensor with its slices in order of offset, if they cover its shape exactly.
@@ -45,13 +91,7 @@ func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) er
 func (c *coverage) check() (TensorInfo, error) {
 	t := TensorInfo{Name: c.name, DType: c.dtype, Shape: c.global}
 	slices.SortFunc(c.claims, func(a, b claim) int {
-		if o := slices.Compare(a.Offset, b.Offset); o != 0 {
-			return o
-		}
-		if o := slices.Compare(a.Shape, b.Shape); o != 0 {
-			return o
-		}
-		return int(a.rank) - int(b.rank)
+		return cmp.Or(compareRegions(a, b), int(a.rank)-int(b.rank))
 	})
 	var unique []claim
 	var covered int64
@@ -67,6 +107,9 @@ func (c *coverage) check() (TensorInfo, error) {
 		}
 		unique = append(unique, *k)
 		covered += volume(k.Shape)
+	}
+	if err := c.checkShared(unique); err != nil {
+		return t, err
 	}
 	if a, b := overlap(unique, len(c.global)); a != nil {
 		return t, fmt.Errorf("tensor %q: %s of rank %d overlaps %s of rank %d", c.name, a.region(), a.rank, b.region(), b.rank)

@@ -155,3 +155,23 @@ func TestCoverageOfManySlices(t *testing.T) {
 		require.ErrorContains(t, err, []string{"[77:78, 0:4096]", "[0:4096, 77:78]"}[d])
 	}
 }
+
+// TestSharedSlicesAreStored: a slice that a rank leaves to another one must be in a part, at the same
+// place and with the same bytes.
+func TestSharedSlicesAreStored(t *testing.T) {
+	whole, zero := []int64{8, 4}, []int64{0, 0}
+	one, two := ckpt.Digest{1}, ckpt.Digest{2}
+	require.NoError(t, ckpt.CheckShared(whole, zero, whole, one, zero, whole, one))
+	require.NoError(t, ckpt.CheckShared(whole, zero, whole, one, zero, []int64{0, 4}, two), "it has no elements")
+	for _, c := range []struct {
+		offset, shape []int64
+		digest        ckpt.Digest
+		want          string
+	}{
+		{zero, whole, two, `tensor "w": ranks 0 and 1 both have [0:8, 0:4], with different bytes`},
+		{zero, []int64{4, 4}, one, `tensor "w": rank 1 saved nothing of [0:4, 0:4], because rank 0 was to store it, and no rank has`},
+		{[]int64{4, 0}, []int64{4, 4}, one, "no rank has"},
+	} {
+		require.ErrorContains(t, ckpt.CheckShared(whole, zero, whole, one, c.offset, c.shape, c.digest), c.want)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -106,6 +107,19 @@ func CheckCoverage(name string, add func(add func(rank uint32, d DType, global, 
 		return TensorInfo{}, err
 	}
 	return c.check()
+}
+
+// CheckShared runs the coverage check over a stored claim of rank 0 and a shared one of rank 1.
+func CheckShared(global, offset, shape []int64, stored Digest, sharedOffset, sharedShape []int64, shared Digest) error {
+	c := &coverage{name: "w"}
+	if err := c.add(0, safetensors.F32, global, SliceInfo{Offset: offset, Shape: shape, Digest: stored}); err != nil {
+		return err
+	}
+	if err := c.share(1, 0, safetensors.F32, global, SliceInfo{Offset: sharedOffset, Shape: sharedShape, Digest: shared}); err != nil {
+		return err
+	}
+	_, err := c.check()
+	return err
 }
 
 // SegmentSize is the unit of staging memory.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/readonce"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/crc"
 )
@@ -22,7 +23,7 @@ type stepFiles struct {
 	list  []FileInfo
 	slots chan struct{} // bounds the concurrent reads
 
-	shared *SharedReads // nil: none
+	shared *readonce.Reads // nil: none
 	// bytesRead came from the cluster; another reader of shared had bytesShared.
 	bytesRead, bytesShared atomic.Int64
 
@@ -132,15 +133,19 @@ func (s *stepFiles) read(ctx context.Context, i int, dst []byte, off int64) erro
 		return ctx.Err()
 	}
 	defer func() { <-s.slots }()
-	if s.shared == nil || int64(len(dst)) > s.shared.limit {
+	if s.shared == nil || int64(len(dst)) > s.shared.Limit {
 		return s.fetch(ctx, i, dst, off)
 	}
-	own, err := s.shared.read(ctx, rangeKey{s.dir, i, off, len(dst)}, dst, func(p []byte) error { return s.fetch(ctx, i, p, off) })
+	own, err := s.shared.Read(ctx, readonce.Key{Dir: s.dir, File: i, Offset: off, Bytes: len(dst)}, dst, func(p []byte) error { return s.fetch(ctx, i, p, off) })
 	if err == nil && !own {
 		s.bytesShared.Add(int64(len(dst)))
 	}
 	return err
 }
+
+// ShareReads lets k read ranges from the cluster together with others that share s. It is for agents:
+// ranks of other processes cannot. Do not call it during a read.
+func (k *Checkpoint) ShareReads(s *readonce.Reads) { k.files.shared, k.prefer = s, s.Prefer }
 
 // fetch fills dst from file i in the cluster.
 func (s *stepFiles) fetch(ctx context.Context, i int, dst []byte, off int64) error {

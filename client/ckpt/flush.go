@@ -263,6 +263,7 @@ func (s *Part) tensorFile(n int) (outFile, error) {
 	meta := partMeta{Version: partVersion, Run: strconv.FormatUint(uint64(s.run.id), 16), Attempt: s.run.attempt,
 		Step: s.step, Rank: o.Rank, World: o.World, File: n, Tensors: make(map[string]tensorMeta)}
 	if n == 0 {
+		meta.Shared = s.shared
 		meta.Blobs = make(map[string]blobMeta, len(s.blobs))
 		for _, b := range s.blobs {
 			meta.Blobs[b.name] = blobMeta{Size: b.bytes.size, Digest: digestBlocks(b.bytes.blocks, b.bytes.size).String()}

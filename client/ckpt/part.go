@@ -43,6 +43,21 @@ type partMeta struct {
 	Tensors map[string]tensorMeta `json:"tensors"`
 	// Blobs are in the rank's first file only.
 	Blobs map[string]blobMeta `json:"blobs,omitempty"`
+	// Shared are slices that the rank has, and that another rank of the step stores. They are in the
+	// rank's first file only.
+	Shared []sharedMeta `json:"shared,omitempty"`
+}
+
+// sharedMeta is a slice whose bytes another rank stores, under the same name and in the same place.
+type sharedMeta struct {
+	Name   string  `json:"name"`
+	DType  string  `json:"dtype"`
+	Global []int64 `json:"global"`
+	Offset []int64 `json:"offset"`
+	Shape  []int64 `json:"shape"`
+	Digest string  `json:"digest"`
+	// Rank stores it.
+	Rank uint32 `json:"rank"`
 }
 
 type tensorMeta struct {
@@ -70,6 +85,13 @@ type partHeader struct {
 	meta   partMeta
 	root   [sha256.Size]byte
 	slices []partSlice
+	shared []sharedSlice
+}
+
+// sharedSlice is a slice that the rank by stores.
+type sharedSlice struct {
+	partSlice
+	by uint32
 }
 
 func stepKeyOf(run moraine.InodeID, attempt uint32, step uint64) *wire.StepKey {
@@ -119,7 +141,29 @@ func parsePart(b []byte, fileSize int64) (*partHeader, error) {
 			return nil, err
 		}
 	}
+	for i := range p.meta.Shared {
+		s, err := p.meta.Shared[i].slice()
+		if err != nil {
+			return nil, fmt.Errorf("shared tensor %q: %w", p.meta.Shared[i].Name, err)
+		}
+		p.shared = append(p.shared, s)
+	}
 	return p, nil
+}
+
+func (m *sharedMeta) slice() (sharedSlice, error) {
+	s := sharedSlice{partSlice{Name: m.Name, Global: m.Global, Offset: m.Offset, Shape: m.Shape}, m.Rank}
+	var err error
+	if s.DType, err = safetensors.ParseDType(m.DType); err == nil {
+		s.Digest, err = parseDigest(m.Digest)
+	}
+	if err == nil {
+		err = checkSlice(m.Global, m.Offset, m.Shape)
+	}
+	if err == nil {
+		_, err = safetensors.SizeOf(s.DType, m.Global)
+	}
+	return s, err
 }
 
 func (p *partHeader) slice(t *safetensors.Tensor, offsets map[string]dcpSlice, dataStart int64) (partSlice, error) {

@@ -62,6 +62,7 @@ type Part struct {
 	stage  stage
 	slices map[string][]stagedTensor // by name; several slices go into several files
 	blobs  []stagedBlob
+	shared []sharedMeta // slices that other ranks store
 	stall  time.Duration
 
 	announced chan struct{} // closed when the service has answered that the rank has begun
@@ -210,6 +211,27 @@ func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 // lets LendTensor compute them. A sum that does not fit makes the part fail with Corrupt.
 func (s *Part) LendTensor(t Tensor, sums []uint32) error {
 	return s.addTensor(t, lend(sums))
+}
+
+// ShareTensor adds t without its bytes: the part of the rank by stores the same slice, with the same
+// bytes. The step cannot be committed unless a part does. It is for agents, which see the parts of
+// several ranks. sums are as for LendTensor.
+func (s *Part) ShareTensor(t Tensor, sums []uint32, by uint32) error {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := t.normalize(); err != nil {
+		return invalid("ckpt.ShareTensor", s.ref(), err)
+	}
+	st, err := lend(sums)(t.Data)
+	if err != nil {
+		return s.wrap(err)
+	}
+	s.shared = append(s.shared, sharedMeta{Name: t.Name, DType: t.DType.String(), Global: t.Global, Offset: t.Offset, Shape: t.Shape,
+		Digest: digestBlocks(st.blocks, st.size).String(), Rank: by})
+	return nil
 }
 
 func (s *Part) addTensor(t Tensor, stage func([]byte) (*staged, error)) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/readonce"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
@@ -54,7 +55,7 @@ func TestSharedReads(t *testing.T) {
 	require.NoError(t, f.check(t.Context(), stepKey(r, 1)))
 
 	slow := &slowReads{fakeCluster: f, before: func(context.Context) error { return nil }}
-	open := func(shared *ckpt.SharedReads) *ckpt.Checkpoint {
+	open := func(shared *readonce.Reads) *ckpt.Checkpoint {
 		r, err := ckpt.OpenRunOn(t.Context(), slow, "/runs/a", ckpt.RunOptions{ReadOnly: true})
 		require.NoError(t, err)
 		k, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
@@ -74,7 +75,7 @@ func TestSharedReads(t *testing.T) {
 		return err
 	}
 
-	small := ckpt.NewSharedReads(1 << 20)
+	small := readonce.New(1 << 20)
 	ks := []*ckpt.Checkpoint{open(small), open(small), open(small), open(small)}
 	var all sync.WaitGroup
 	var failed atomic.Pointer[error]
@@ -91,7 +92,7 @@ func TestSharedReads(t *testing.T) {
 	all.Wait()
 	require.Nil(t, failed.Load())
 
-	shared := ckpt.NewSharedReads(8 << 20)
+	shared := readonce.New(8 << 20)
 	a, b := open(shared), open(shared)
 	reading, canceled := make(chan struct{}), make(chan struct{})
 	var once sync.Once

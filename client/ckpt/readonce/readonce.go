@@ -1,4 +1,9 @@
-package ckpt
+// Package readonce lets several readers of one process read each range of a file once. It opens no
+// files: a key names a range.
+//
+// One path through it: the agent of a node makes Reads -> the checkpoint of a rank calls Read for each
+// range -> the first one fetches it, and the others copy what it has read.
+package readonce
 
 import (
 	"context"
@@ -9,50 +14,47 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// SharedReads lets checkpoints that several ranks of a node have open read each range of a file once:
-// whoever comes first reads it, and the others copy it. A range stays until its memory is needed. All
-// methods may be called concurrently.
-type SharedReads struct {
-	limit int64
-	// prefer is the replica that all of them read.
-	prefer uint32
+// Reads are ranges in memory: whoever comes first reads one, and the others copy it. A range stays
+// until its memory is needed. All methods may be called concurrently.
+type Reads struct {
+	// Limit bounds the memory, in bytes. Nothing changes it.
+	Limit int64
+	// Prefer is a number for readers that can choose between replicas: all should choose the same.
+	Prefer uint32
 
 	mu     sync.Mutex
 	used   int64
-	ranges map[rangeKey]*sharedRange
-	idle   []*sharedRange // read, and nobody copies them; the latest used last
+	ranges map[Key]*entry
+	idle   []*entry // read, and nobody copies them; the latest used last
 	// changed is closed and replaced whenever memory becomes idle or free.
 	changed chan struct{}
 }
 
-// rangeKey names a range of a file of a committed step, whose directory's inode is never used again.
-type rangeKey struct {
-	dir  moraine.InodeID
-	file int
-	off  int64
-	n    int
+// Key names a range: Bytes bytes from Offset on of a file of a committed step. The inode of the step's
+// directory is never used again.
+type Key struct {
+	Dir    moraine.InodeID
+	File   int
+	Offset int64
+	Bytes  int
 }
 
-type sharedRange struct {
-	key   rangeKey
+type entry struct {
+	key   Key
 	p     []byte
 	err   error         // of the read
 	ready chan struct{} // closed when it has ended
 	users int
 }
 
-// NewSharedReads returns reads that are shared in at most the given bytes of memory.
-func NewSharedReads(bytes int64) *SharedReads {
-	return &SharedReads{limit: bytes, prefer: rand.Uint32(), ranges: map[rangeKey]*sharedRange{}, changed: make(chan struct{})}
+// New returns Reads in at most the given bytes of memory.
+func New(bytes int64) *Reads {
+	return &Reads{Limit: bytes, Prefer: rand.Uint32(), ranges: map[Key]*entry{}, changed: make(chan struct{})}
 }
 
-// ShareReads lets k read ranges from the cluster together with others that share s. It is for agents:
-// ranks of other processes cannot. Do not call it during a read.
-func (k *Checkpoint) ShareReads(s *SharedReads) { k.files.shared, k.prefer = s, s.prefer }
-
-// read fills dst with a range, through fetch unless another reader has it or fetches it now. It waits
+// Read fills dst with a range, through fetch unless another reader has it or fetches it now. It waits
 // for memory that others use. own reports whether it called fetch.
-func (s *SharedReads) read(ctx context.Context, key rangeKey, dst []byte, fetch func([]byte) error) (own bool, err error) {
+func (s *Reads) Read(ctx context.Context, key Key, dst []byte, fetch func([]byte) error) (own bool, err error) {
 	for {
 		r, mine, changed := s.get(key)
 		if r == nil {
@@ -82,32 +84,32 @@ func (s *SharedReads) read(ctx context.Context, key rangeKey, dst []byte, fetch 
 
 // get returns the range, which the caller puts back. mine says that the caller must read it. Without
 // memory for it, it returns nil, and what changes next.
-func (s *SharedReads) get(key rangeKey) (r *sharedRange, mine bool, changed chan struct{}) {
+func (s *Reads) get(key Key) (r *entry, mine bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.ranges[key]; r != nil {
 		if r.users == 0 {
-			s.idle = slices.DeleteFunc(s.idle, func(o *sharedRange) bool { return o == r })
+			s.idle = slices.DeleteFunc(s.idle, func(o *entry) bool { return o == r })
 		}
 		r.users++
 		return r, false, nil
 	}
-	for s.used+int64(key.n) > s.limit && len(s.idle) > 0 {
+	for s.used+int64(key.Bytes) > s.Limit && len(s.idle) > 0 {
 		s.forget(s.idle[0])
 		s.idle = s.idle[1:]
 	}
-	if s.used+int64(key.n) > s.limit {
+	if s.used+int64(key.Bytes) > s.Limit {
 		return nil, false, s.changed
 	}
-	r = &sharedRange{key: key, p: make([]byte, key.n), ready: make(chan struct{}), users: 1}
+	r = &entry{key: key, p: make([]byte, key.Bytes), ready: make(chan struct{}), users: 1}
 	s.ranges[key] = r
-	s.used += int64(key.n)
+	s.used += int64(key.Bytes)
 	return r, true, nil
 }
 
 // put ends one use of a range. One that failed is forgotten at once, so that the next reader reads
 // again.
-func (s *SharedReads) put(r *sharedRange) {
+func (s *Reads) put(r *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.users--
@@ -128,13 +130,13 @@ func (s *SharedReads) put(r *sharedRange) {
 }
 
 // forget drops an idle range. The caller holds the mutex.
-func (s *SharedReads) forget(r *sharedRange) {
+func (s *Reads) forget(r *entry) {
 	delete(s.ranges, r.key)
 	s.used -= int64(len(r.p))
 }
 
 // Forget drops the ranges that nobody reads, so that a node that trains keeps no memory for them.
-func (s *SharedReads) Forget() {
+func (s *Reads) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.idle {
@@ -152,5 +154,14 @@ func ended(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+func wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+	"github.com/morainefs/moraine/internal/crc"
+)
+
+// layout has the slices whose bytes a part stores. It does not change once a part has it.
+type layout map[sliceKey]bool
+
+// sliceKey names a slice and its bytes.
+type sliceKey struct {
+	place string            // name, type and place in the whole tensor
+	sums  [sha256.Size]byte // of the sums of its blocks: slices with the same have the same digest
+}
+
+// layOut decides which tensors the part stores, once: those that no other rank of the node stores with
+// the same bytes. It returns the sums of the tensors, then of the blobs. The decision is in the manifest before another rank can rely on it: the next agent
+// must not decide otherwise, or two ranks could each leave a tensor to the other.
+func (w writer) layOut() ([][]uint32, error) {
+	m := w.p.manifest
+	sums, stored := m.sums(w.p.slot.mem), layout{}
+	if m.Open.World == 1 {
+		return sums, nil
+	}
+	w.a.layouts.Lock()
+	defer w.a.layouts.Unlock()
+	others := w.others()
+	if !m.Decided {
+		m.Shared = map[int]uint32{}
+	}
+	for i := range m.Seal.Tensors {
+		t := &m.Seal.Tensors[i]
+		key := sliceKey{placeOf(t), hashOf(sums[i])}
+		if by, ok := storedBy(others, key); ok && !m.Decided && t.Bytes > 0 {
+			m.Shared[i] = by
+		}
+		if _, shared := m.Shared[i]; !shared {
+			stored[key] = true
+		}
+	}
+	if !m.Decided {
+		m.Decided = true
+		if err := m.write(w.a.cfg.Dir, w.p.slot.name); err != nil {
+			return nil, err
+		}
+	}
+	w.a.mu.Lock()
+	defer w.a.mu.Unlock()
+	w.p.layout = stored
+	return sums, nil
+}
+
+// others returns the layouts of the other parts of the step on this node, by rank.
+func (w writer) others() map[uint32]layout {
+	w.a.mu.Lock()
+	defer w.a.mu.Unlock()
+	out := map[uint32]layout{}
+	for _, q := range w.a.parts {
+		if q != w.p && q.layout != nil && q.key.sameStep(w.p.key) && (q.state == agentproto.Local || q.state == agentproto.Committed) {
+			out[q.key.rank] = q.layout
+		}
+	}
+	return out
+}
+
+// storedBy returns the rank whose part stores a slice.
+func storedBy(layouts map[uint32]layout, key sliceKey) (rank uint32, ok bool) {
+	for rank, l := range layouts {
+		if l[key] {
+			return rank, true
+		}
+	}
+	return 0, false
+}
+
+// placeOf names a tensor's slice, without its bytes.
+func placeOf(t *agentproto.Tensor) string {
+	global, offset := t.Global, t.Offset
+	if global == nil && offset == nil {
+		global, offset = t.Shape, make([]int64, len(t.Shape))
+	}
+	return fmt.Sprintf("%q %s %v %v %v", t.Name, t.DType, global, offset, t.Shape)
+}
+
+// hashOf returns a hash of sums.
+func hashOf(sums []uint32) [sha256.Size]byte {
+	b := make([]byte, 0, 4*len(sums))
+	for _, s := range sums {
+		b = binary.LittleEndian.AppendUint32(b, s)
+	}
+	return sha256.Sum256(b)
+}
+
+// sums returns the sums of the tensors, then of the blobs: those of the slot's table, or computed now.
+func (m *manifest) sums(mem []byte) (sums [][]uint32) {
+	table := sumTable{at: m.Seal.SumsAt}
+	add := func(at, bytes int64) {
+		s := table.next(mem, bytes)
+		if s == nil {
+			s = crc.Blocks(nil, mem[at:at+bytes])
+		}
+		sums = append(sums, s)
+	}
+	for _, t := range m.Seal.Tensors {
+		add(t.At, t.Bytes)
+	}
+	for _, b := range m.Seal.Blobs {
+		add(b.At, b.Bytes)
+	}
+	return sums
+}
+
+// lendTo adds the tensors and blobs of a slot to a part.
+func (m *manifest) lendTo(part *ckpt.Part, mem []byte, sums [][]uint32) error {
+	for i, t := range m.Seal.Tensors {
+		dtype, err := safetensors.ParseDType(t.DType)
+		if err != nil {
+			return &moraine.Error{Op: "agent.Seal", Ref: t.Name, Kind: moraine.InvalidArgument, Err: err}
+		}
+		tensor := ckpt.Tensor{Name: t.Name, DType: dtype, Shape: t.Shape, Global: t.Global, Offset: t.Offset, Data: mem[t.At : t.At+t.Bytes]}
+		if by, shared := m.Shared[i]; shared {
+			err = part.ShareTensor(tensor, sums[i], by)
+		} else {
+			err = part.LendTensor(tensor, sums[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i, b := range m.Seal.Blobs {
+		if err := part.LendBlob(b.Name, mem[b.At:b.At+b.Bytes], sums[len(m.Seal.Tensors)+i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
