@@ -18,10 +18,10 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Sum returns the CRC32C of p. The checksum of no bytes is 0.
-func Sum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
+func Sum(p []byte) uint32 { return update(0, p) }
 
 // Update returns the checksum of a||p, where crc is the checksum of a.
-func Update(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+func Update(crc uint32, p []byte) uint32 { return update(crc, p) }
 
 // Blocks appends to dst the checksum of each moraine.BlockSize bytes of p, of which
 // the last block may be shorter, and returns it. No bytes have no blocks.
