@@ -354,19 +354,7 @@ func (cl *call) end(err error) {
 func (c *clientConn) readPayload(cl *call, n int) (int, error) {
 	c.current = cl
 	defer func() { c.current = nil }()
-	got := 0
-	for got < n {
-		piece := cl.Dst[got:min(got+pieceSize, n)]
-		m, err := c.r.fullUntil(piece, &cl.divert)
-		if err != nil || m < len(piece) {
-			return got + m, err
-		}
-		if cl.Each != nil {
-			cl.Each(piece)
-		}
-		got += m
-	}
-	return got, nil
+	return c.r.payloadUntil(cl.Dst[:n], cl.Each, &cl.divert)
 }
 
 // close ends the connection and every call on it with err. It may be called

@@ -101,15 +101,17 @@ func checkChunksOf(t *testing.T, c transport.Chunks, sh *shelf, sizes []int) {
 		require.EqualValues(t, 7, reply.Epoch)
 
 		dst := make([]byte, size+10)
-		var pieces []byte
+		var passed []byte
+		pieces := pieces{of: size}
 		got, n, err := c.Get(ctx, &wire.GetChunk{Stripe: uint64(i + 1), Length: uint64(size)}, dst, func(p []byte) {
-			require.LessOrEqual(t, len(p), 256<<10)
-			pieces = append(pieces, p...)
+			pieces.add(p)
+			passed = append(passed, p...)
 		})
 		require.NoError(t, err)
 		require.Equal(t, size, n)
 		require.True(t, bytes.Equal(data, dst[:size]))
-		require.True(t, bytes.Equal(data, pieces))
+		require.True(t, bytes.Equal(data, passed))
+		require.False(t, pieces.bad, "pieces are whole blocks but for the last, and 256 KiB at most")
 		require.Equal(t, crc.Sum(data), got.PayloadCrc)
 		require.Zero(t, bytes.Trim(dst[size:], "\x00"), "written past the payload")
 	}

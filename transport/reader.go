@@ -10,9 +10,10 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// pieceSize is how many bytes of a payload are passed to `each` at once. They
-// are still in the processor's cache when their checksum is computed.
-const pieceSize = 256 << 10
+// pieceSize is how many bytes of a payload are read, and then passed to `each`, at once. They are
+// still in the processor's cache when their checksum is computed. A piece may have up to a block
+// more, from the read before.
+const pieceSize = 256<<10 - moraine.BlockSize
 
 // Sizes of a reader's buffer, in bytes: during the handshake and, after it, by
 // class. A bulk connection's buffer is small, since the part of a payload that it
@@ -133,25 +134,26 @@ func (r *reader) full(p []byte) error {
 	return nil
 }
 
-// fullUntil is full that stops early, without an error, when stop is set; the
-// connection's reads must then be interrupted. It returns how much it read.
-func (r *reader) fullUntil(p []byte, stop *atomic.Bool) (int, error) {
-	n := copy(p, r.buf[r.r:r.w])
-	r.r += n
-	for n < len(p) && !stop.Load() {
-		m, err := r.read(p[n:])
-		n += m
-		switch {
-		case err == nil:
-		case stop.Load() && errors.Is(err, os.ErrDeadlineExceeded):
-			return n, nil
-		case err == io.EOF:
-			return n, io.ErrUnexpectedEOF
-		default:
-			return n, err
-		}
+// someUntil reads at least one byte into p, which is not empty. It returns 0 without an error when
+// stop is set; the connection's reads must then be interrupted.
+func (r *reader) someUntil(p []byte, stop *atomic.Bool) (int, error) {
+	if n := copy(p, r.buf[r.r:r.w]); n > 0 {
+		r.r += n
+		return n, nil
 	}
-	return n, nil
+	if stop.Load() {
+		return 0, nil
+	}
+	n, err := r.read(p)
+	switch {
+	case err == nil:
+		return n, nil
+	case stop.Load() && errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, nil
+	case err == io.EOF:
+		return 0, io.ErrUnexpectedEOF
+	}
+	return 0, err
 }
 
 // header reads the next frame's header.
@@ -186,20 +188,39 @@ func (r *reader) message(h *header) (*buffer, error) {
 	return b, nil
 }
 
-// payload reads len(dst) bytes into dst, and calls each (if not nil) with
-// consecutive pieces of pieceSize and a rest.
+// never is a stop that nothing sets.
+var never atomic.Bool
+
+// payload reads len(dst) bytes into dst, and passes them to each (if not nil).
 func (r *reader) payload(dst []byte, each func([]byte)) error {
-	for len(dst) > 0 {
-		piece := dst[:min(pieceSize, len(dst))]
-		if err := r.full(piece); err != nil {
-			return err
-		}
-		if each != nil {
-			each(piece)
-		}
-		dst = dst[len(piece):]
+	if each == nil {
+		return r.full(dst)
 	}
-	return nil
+	_, err := r.payloadUntil(dst, each, &never)
+	return err
+}
+
+// payloadUntil is payload that stops early, without an error, when stop is set. It returns how much
+// it read. It passes to each what one read returned, in whole blocks: larger pieces would leave the
+// processor's cache while the reader waits for their rest.
+func (r *reader) payloadUntil(dst []byte, each func([]byte), stop *atomic.Bool) (int, error) {
+	got, passed := 0, 0
+	for got < len(dst) {
+		n, err := r.someUntil(dst[got:min(got+pieceSize, len(dst))], stop)
+		if err != nil || n == 0 {
+			return got, err
+		}
+		got += n
+		whole := got
+		if got < len(dst) {
+			whole = got / moraine.BlockSize * moraine.BlockSize
+		}
+		if each != nil && whole > passed {
+			each(dst[passed:whole])
+			passed = whole
+		}
+	}
+	return got, nil
 }
 
 // discard reads n bytes and drops them.

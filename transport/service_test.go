@@ -31,6 +31,19 @@ type shelf struct {
 	freed  int
 }
 
+// pieces checks the pieces of a payload of some bytes against the contract of Payload.ReadInto.
+type pieces struct {
+	of, got int
+	sum     uint32
+	bad     bool // a piece was too large, or was not whole blocks before the last
+}
+
+func (p *pieces) add(piece []byte) {
+	p.got += len(piece)
+	p.sum = crc.Update(p.sum, piece)
+	p.bad = p.bad || len(piece) > 256<<10 || p.got < p.of && len(piece)%moraine.BlockSize != 0
+}
+
 func newShelf() *shelf { return &shelf{chunks: map[moraine.ChunkID][]byte{}} }
 
 func (s *shelf) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
@@ -40,11 +53,11 @@ func (s *shelf) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Pa
 		}
 	}
 	dst := make([]byte, p.Len())
-	var sum uint32
-	if err := p.ReadInto(dst, func(piece []byte) { sum = crc.Update(sum, piece) }); err != nil {
+	pieces := pieces{of: p.Len()}
+	if err := p.ReadInto(dst, pieces.add); err != nil {
 		return nil, err
 	}
-	if sum != req.Crc {
+	if pieces.bad || pieces.sum != req.Crc {
 		return nil, &moraine.Error{Op: "put", Kind: moraine.Corrupt}
 	}
 	s.mu.Lock()
