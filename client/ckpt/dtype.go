@@ -23,6 +23,3 @@ const (
 	F8E4M3 = safetensors.F8E4M3
 	F8E5M2 = safetensors.F8E5M2
 )
-
-// ParseDType reads the name that the safetensors format uses, such as BF16.
-func ParseDType(s string) (DType, error) { return safetensors.ParseDType(s) }
