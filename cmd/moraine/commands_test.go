@@ -136,7 +136,7 @@ func TestWrongUse(t *testing.T) {
 		"scheme":                   {[]string{"cp", "--scheme", "abc", "/etc/passwd", "moraine://127.0.0.1:1/"}, "--scheme"},
 		"which step":               {[]string{"ckpt", "save", "moraine:///r", "f"}, "--step"},
 		"step to wait for":         {[]string{"ckpt", "wait", "moraine:///r"}, "--step"},
-		"level to wait for":        {[]string{"ckpt", "wait", "moraine:///r", "--step", "1", "--level", "object"}, "--level"},
+		"level to wait for":        {[]string{"ckpt", "wait", "moraine:///r", "--step", "1", "--level", "local"}, "--level"},
 		"steps to compare":         {[]string{"ckpt", "diff", "moraine:///r", "1"}, "the form is `moraine ckpt diff RUN A [RUN2] B`"},
 		"no number of a step":      {[]string{"ckpt", "diff", "moraine:///r", "1", "moraine:///q"}, "is not a step"},
 		"time between failures":    {[]string{"ckpt", "advise", "--stall", "2s", "--restore", "1m"}, "--mtbf"},
