@@ -553,3 +553,19 @@ func (n *node) slots() []string {
 	require.NoError(n.t, err)
 	return files
 }
+
+// TestASaveThatDoesNotFitIsRefused: with a quota on the run, Begin fails before a byte is copied, and
+// the memory of the node is free again.
+func TestASaveThatDoesNotFitIsRefused(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(0)
+	tr := n.trainer("one", 0, 1)
+	admin, err := n.c.Admin(t.Context(), "admin")
+	require.NoError(t, err)
+	defer admin.Kill()
+	require.NoError(t, admin.Quotas().Set(t.Context(), tr.run.ID(), 1<<20, 0))
+	_, err = tr.run.Begin(t.Context(), 1, ckpt.BeginOptions{Bytes: 2 << 20})
+	require.ErrorIs(t, err, moraine.QuotaExceeded)
+	_, err = tr.run.Begin(t.Context(), 2, ckpt.BeginOptions{Bytes: 1 << 19})
+	require.NoError(t, err)
+}

@@ -57,7 +57,9 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 		return nil, err
 	}
 	defer a.pool.placed()
-	save, err := r.run.Begin(ctx, req.Step, beginOptions(req.SealTimeoutMillis))
+	opts := beginOptions(req.SealTimeoutMillis)
+	opts.Bytes = req.Reserve
+	save, err := r.run.Begin(ctx, req.Step, opts)
 	if err != nil {
 		a.forget(p)
 		a.pool.put(s)

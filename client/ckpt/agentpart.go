@@ -27,7 +27,7 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes),
+	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes,
 		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == BusySkip, Supersede: s.opts.Busy == BusySupersede})
 	if err != nil {
 		return s.wrap(err)

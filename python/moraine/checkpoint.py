@@ -141,7 +141,7 @@ class Run:
 
     def _begin(self, step: int, size: int, seal_timeout: float, wait: bool, apart: bool = False) -> Part:
         """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
-        fields = {"step": step, "bytes": max(size, 1), "seal_timeout_ms": int(seal_timeout * 1000), "no_wait": not wait}
+        fields = {"step": step, "bytes": max(size, 1), "reserve": size, "seal_timeout_ms": int(seal_timeout * 1000), "no_wait": not wait}
         if apart:
             conn, attempt = self._connect()
             self._check_attempt(conn, attempt)

@@ -119,6 +119,9 @@ type OpenReply struct {
 type Begin struct {
 	Step  uint64 `json:"step"`
 	Bytes int64  `json:"bytes"`
+	// Reserve is how many bytes of tensors and blobs the part will have at most. The service reserves
+	// them, and begin fails if they do not fit. 0: unknown.
+	Reserve int64 `json:"reserve,omitempty"`
 	// SealTimeoutMillis aborts the step if no rank has sealed its part for this long. 0: 10 min.
 	SealTimeoutMillis int64 `json:"seal_timeout_ms,omitempty"`
 	// NoWait fails with Busy where the slots of earlier saves are still being written.
