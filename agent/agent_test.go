@@ -22,6 +22,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/busy"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport"
@@ -319,7 +320,7 @@ func TestTheMemoryOfTheNodeIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 	tr.save(1, 0) // both slots are taken while rank 1 has not sealed
 	tr.save(2, 0)
-	_, err = tr.fill(3, 0, ckpt.BeginOptions{Busy: ckpt.BusySkip})
+	_, err = tr.fill(3, 0, ckpt.BeginOptions{Busy: busy.Skip})
 	require.ErrorIs(t, err, moraine.Busy)
 	rank1, err := n.client(t.Context())
 	require.NoError(t, err)

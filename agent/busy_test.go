@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/busy"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -38,16 +39,16 @@ func (n *node) gate(which func(*wire.SealPart) bool) (open func()) {
 	return open
 }
 
-// saveOver is save with BusySupersede.
+// saveOver is save with busy.Supersede.
 func (tr *trainer) saveOver(step uint64, rank uint32) *ckpt.Part {
 	tr.n.t.Helper()
-	part, err := tr.fill(step, rank, ckpt.BeginOptions{Busy: ckpt.BusySupersede})
+	part, err := tr.fill(step, rank, ckpt.BeginOptions{Busy: busy.Supersede})
 	require.NoError(tr.n.t, err)
 	require.NoError(tr.n.t, part.Seal(tr.n.t.Context()))
 	return part
 }
 
-// TestANewerStepSupersedesOneThatIsNotWritten: with BusySupersede a step that waits to be written is
+// TestANewerStepSupersedesOneThatIsNotWritten: with busy.Supersede a step that waits to be written is
 // aborted for all ranks once each rank of the node has sealed a newer one. The step that is being
 // written, and the newest one of each rank, are not.
 func TestANewerStepSupersedesOneThatIsNotWritten(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/busy"
 )
 
 // slotSlack is how much longer than a part its slot is, in bytes, besides the sums: each tensor
@@ -28,7 +29,7 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
 	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes,
-		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == BusySkip, Supersede: s.opts.Busy == BusySupersede})
+		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == busy.Skip, Supersede: s.opts.Busy == busy.Supersede})
 	if err != nil {
 		return s.wrap(err)
 	}

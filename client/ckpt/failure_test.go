@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/busy"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
@@ -77,15 +78,15 @@ func TestBusyPolicies(t *testing.T) {
 	r, err := ckpt.OpenRunOn(ctx, f, "/runs/a", ckpt.RunOptions{Launch: ckpt.Launch{Name: "l"}, StagingBytes: 64 << 20})
 	require.NoError(t, err)
 	defer r.Close(ctx)
-	_, err = r.Begin(ctx, 1, ckpt.BeginOptions{Busy: ckpt.BusySupersede})
+	_, err = r.Begin(ctx, 1, ckpt.BeginOptions{Busy: busy.Supersede})
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 	require.ErrorContains(t, err, "moraine agent")
-	s, err := r.Begin(ctx, 1, ckpt.BeginOptions{Busy: ckpt.BusySkip, Bytes: 40 << 20})
+	s, err := r.Begin(ctx, 1, ckpt.BeginOptions{Busy: busy.Skip, Bytes: 40 << 20})
 	require.NoError(t, err)
 	reached := s.Reached(moraine.NVMe)
 	require.NoError(t, s.AddTensor(ctx, ckpt.Tensor{Name: "w", DType: safetensors.U8, Shape: []int64{40 << 20}, Data: make([]byte, 40<<20)}))
 	require.NoError(t, s.Seal(ctx))
-	_, err = r.Begin(ctx, 2, ckpt.BeginOptions{Busy: ckpt.BusySkip, Bytes: 40 << 20})
+	_, err = r.Begin(ctx, 2, ckpt.BeginOptions{Busy: busy.Skip, Bytes: 40 << 20})
 	require.ErrorIs(t, err, moraine.Busy)
 	require.Eventually(t, func() bool {
 		written, total, err := s.Progress(ctx)
@@ -95,7 +96,7 @@ func TestBusyPolicies(t *testing.T) {
 	<-s.Done()
 	require.NoError(t, f.check(ctx, stepKey(r, 1)))
 	<-reached
-	s, err = r.Begin(ctx, 2, ckpt.BeginOptions{Busy: ckpt.BusySkip, Bytes: 40 << 20})
+	s, err = r.Begin(ctx, 2, ckpt.BeginOptions{Busy: busy.Skip, Bytes: 40 << 20})
 	require.NoError(t, err)
 	s.Abort(nil)
 }

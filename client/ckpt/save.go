@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/busy"
 )
 
 // BeginOptions are the options of one save.
@@ -26,26 +27,12 @@ type BeginOptions struct {
 	// them: Begin fails with QuotaExceeded or NoSpace if they do not fit. With an agent they must be
 	// given: Begin also fails at once if the node's arenas have no room for them. 0: unknown.
 	Bytes int64
-	// Busy says what happens while earlier saves still take the memory. Default BusyWait.
-	Busy BusyPolicy
+	// Busy says what happens while earlier saves still take the memory. Default busy.Wait.
+	Busy busy.Policy
 	// Lent says that all bytes of the part are lent (LendTensor, LendBlob). Such a part takes no
 	// staging memory, so other saves may be between Begin and Seal at the same time.
 	Lent bool
 }
-
-// BusyPolicy says what a save does while the memory is full of earlier ones.
-type BusyPolicy int
-
-const (
-	// BusyWait waits until an earlier save has been written.
-	BusyWait BusyPolicy = iota
-	// BusySkip lets Begin fail with Busy. Without an agent it needs BeginOptions.Bytes.
-	BusySkip
-	// BusySupersede waits as BusyWait does. But once this save is sealed, the agent aborts older
-	// steps of the rank that it has not begun to write, for all ranks. It needs an agent, and room
-	// for four parts of each rank. docs/semantics/checkpoints.md says which steps it never aborts.
-	BusySupersede
-)
 
 const defaultSealTimeout = 10 * time.Minute
 
@@ -118,9 +105,9 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 		return nil, s.wrap(moraine.Canceled)
 	case r.opts.ReadOnly:
 		return nil, s.wrap(moraine.ReadOnly)
-	case opts.Busy == BusySupersede && r.agent == nil:
-		return nil, invalid("ckpt.Begin", s.ref(), errors.New("BusySupersede needs an agent: start `moraine agent` on the node and set RunOptions.Agent"))
-	case opts.Busy == BusySkip && r.agent == nil && !r.arena.hasRoom(opts.Bytes):
+	case opts.Busy == busy.Supersede && r.agent == nil:
+		return nil, invalid("ckpt.Begin", s.ref(), errors.New("busy.Supersede needs an agent: start `moraine agent` on the node and set RunOptions.Agent"))
+	case opts.Busy == busy.Skip && r.agent == nil && !r.arena.hasRoom(opts.Bytes):
 		return nil, s.wrap(&moraine.Error{Op: "ckpt.Begin", Kind: moraine.Busy, Err: errors.New("earlier saves are still being written from the staging memory")})
 	case !opts.Lent && len(r.unsealed) > 0:
 		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("step %d has not been sealed yet", r.unsealed[0].step))
