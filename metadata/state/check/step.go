@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 
@@ -50,9 +51,12 @@ func (c *stepChecks) allSteps() error {
 		if err != nil {
 			return err
 		}
-		_, committed, err := c.R.Get(c.K.RunCommit(s.Id))
+		row, committed, err := c.R.Get(c.K.RunCommit(s.Id))
 		if err != nil {
 			return err
+		}
+		if committed && !bytes.Equal(row, ckpt.CommitRow(s)) {
+			c.problem("step %s has row %x in the list of its run, want %x", s.Id, row, ckpt.CommitRow(s))
 		}
 		if open != (s.State == record.StepOpen) || committed != (s.State == record.StepCommitted) {
 			c.problem("step %s is %s, but the indexes have open %t and committed %t", s.Id, s.State, open, committed)

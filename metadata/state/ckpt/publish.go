@@ -113,7 +113,7 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 		t.LossChanged() // its bytes may be among the lost ones: the leader will check
 	}
 	putStep(t, s)
-	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
+	t.Put(t.K.RunCommit(s.Id), CommitRow(s))
 	r.AddStep(s.Level, 1)
 	t.Put(t.K.Run(r.Id), r.Encode())
 	stepChanged(t, s.Id)

@@ -108,7 +108,7 @@ func (f *runRetention) judge() *retention.Judge {
 // facts is a step as the rules see it, but for its readers.
 func (f *runRetention) facts(s *record.Step) retention.Step {
 	w := retention.Step{Number: s.Id.Step, Level: s.Level, Bytes: s.Bytes, Age: f.now - s.LastSeal, Tags: s.Tags,
-		Good: !s.Lost() && s.Mark != record.StepQuarantined, Pinned: s.Pinned}
+		Good: good(s), Pinned: s.Pinned}
 	for n, id := range f.newest {
 		if id == s.Id {
 			w.Protected = "latest-" + (moraine.Memory + moraine.Level(n)).String() + " names it"
@@ -122,7 +122,7 @@ func (f *runRetention) facts(s *record.Step) retention.Step {
 
 // flushDue reports whether a step that the policy brings to the bucket needs a job for that.
 func (f *runRetention) flushDue(v *kvtx.View, s *record.Step) (bool, error) {
-	if s.Level >= moraine.Object || s.Lost() || s.Mark == record.StepQuarantined || !retention.Selects(f.rules, moraine.Object, s.Id.Step) {
+	if s.Level >= moraine.Object || !good(s) || !retention.Selects(f.rules, moraine.Object, s.Id.Step) {
 		return false, nil
 	}
 	return f.jobDue(v, s.Flush)

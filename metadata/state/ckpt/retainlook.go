@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/morainefs/moraine"
@@ -76,9 +77,38 @@ func (l *RetainLook) due(v *kvtx.View, s *record.Step) (bool, error) {
 	return l.facts.evictDue(v, s)
 }
 
-// newestFirst calls fn with the committed steps of a run that are present, lost ones too, from the one before after
-// on, newest first, until fn returns false.
-func newestFirst(v *kvtx.View, after record.StepID, fn func(*record.Step) (more bool, err error)) error {
+// CommitRow returns the row of a committed step in the list of its run: what the counts of the rules need, so
+// that a command which counts reads no records.
+func CommitRow(s *record.Step) []byte {
+	row := binary.AppendUvarint([]byte{record.StepVersion}, s.Bytes)
+	return append(row, boolByte(good(s)), byte(s.Level)) // the level is last: see latestUpTo
+}
+
+// good reports whether a committed step has lost no bytes and is not quarantined.
+func good(s *record.Step) bool { return !s.Lost() && s.Mark != record.StepQuarantined }
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// counted is a row of CommitRow, as the rules see it.
+func counted(id record.StepID, row []byte) (retention.Step, error) {
+	if len(row) < 4 || row[0] != record.StepVersion {
+		return retention.Step{}, kvtx.Corrupt("list of steps", id.String(), "the row has %d bytes", len(row))
+	}
+	bytes, n := binary.Uvarint(row[1:])
+	if n != len(row)-3 {
+		return retention.Step{}, kvtx.Corrupt("list of steps", id.String(), "the row has %d bytes", len(row))
+	}
+	return retention.Step{Number: id.Step, Bytes: bytes, Good: row[1+n] != 0, Level: moraine.Level(row[2+n])}, nil
+}
+
+// rowsNewestFirst calls fn with the rows of a run's committed steps from the one before after on, newest first, until fn
+// returns false.
+func rowsNewestFirst(v *kvtx.View, after record.StepID, fn func(id record.StepID, row []byte) (more bool, err error)) error {
 	more := true
 	for at := after; more && at.Attempt > 0; at.Attempt, at.Step = at.Attempt-1, math.MaxUint64 {
 		lo := v.K.RunCommit(at)
@@ -86,14 +116,10 @@ func newestFirst(v *kvtx.View, after record.StepID, fn func(*record.Step) (more 
 			lo = append(lo, 0)
 		}
 		end := kvtx.PrefixEnd(record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(at.Run)), at.Attempt))
-		err := v.Each(lo, end, func(key, _ []byte) (bool, error) {
+		err := v.Each(lo, end, func(key, row []byte) (_ bool, err error) {
 			id := StepOfKey(key)
 			id.Step = ^id.Step
-			s, err := present(v, id)
-			if err != nil || s == nil {
-				return err == nil, err
-			}
-			more, err = fn(s)
+			more, err = fn(id, row)
 			return more, err
 		})
 		if err != nil {
@@ -103,7 +129,19 @@ func newestFirst(v *kvtx.View, after record.StepID, fn func(*record.Step) (more 
 	return nil
 }
 
-// judgeSome returns what the rules say of some steps of the run. It reads newer ones only as far as they matter.
+// newestFirst is rowsNewestFirst of those that are present, lost ones too, with their records.
+func newestFirst(v *kvtx.View, after record.StepID, fn func(*record.Step) (more bool, err error)) error {
+	return rowsNewestFirst(v, after, func(id record.StepID, _ []byte) (bool, error) {
+		s, err := present(v, id)
+		if err != nil || s == nil {
+			return err == nil, err
+		}
+		return fn(s)
+	})
+}
+
+// judgeSome returns what the rules say of some steps of the run. It reads newer ones only as far as they matter, and of
+// those only their rows.
 func (f *runRetention) judgeSome(v *kvtx.View, steps []*record.Step) ([]retention.Action, error) {
 	actions := make([]retention.Action, len(steps))
 	at := map[record.StepID]int{}
@@ -112,16 +150,18 @@ func (f *runRetention) judgeSome(v *kvtx.View, steps []*record.Step) ([]retentio
 	}
 	judge := f.judge()
 	from := record.StepID{Run: f.run.Id, Attempt: f.run.Attempt, Step: math.MaxUint64}
-	err := newestFirst(v, from, func(s *record.Step) (bool, error) {
+	err := rowsNewestFirst(v, from, func(id record.StepID, row []byte) (bool, error) {
 		if len(at) == 0 || judge.Settled(f.run.HasLevel) {
 			return false, nil
 		}
-		action := judge.Next(f.facts(s)).Action
-		if n, wanted := at[s.Id]; wanted {
-			actions[n] = action
-			delete(at, s.Id)
+		if n, wanted := at[id]; wanted {
+			actions[n] = judge.Next(f.facts(steps[n])).Action
+			delete(at, id)
+			return true, nil
 		}
-		return true, nil
+		s, err := counted(id, row)
+		judge.Next(s)
+		return true, err
 	})
 	for n, s := range steps {
 		if _, left := at[s.Id]; left {

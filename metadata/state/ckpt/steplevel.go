@@ -65,6 +65,5 @@ func setLevel(t *kvtx.Tx, s *record.Step) error {
 		r.AddStep(s.Level, 1)
 		t.Put(t.K.Run(r.Id), r.Encode())
 	}
-	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
 	return judged(t, s)
 }

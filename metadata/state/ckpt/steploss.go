@@ -240,10 +240,11 @@ func lossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
 	return err == nil && looked > 0 && where >= 0, err
 }
 
-// judged writes a step that became lost or whole again, and updates the links of its run in the
-// same command.
+// judged writes a committed step that became lost or whole again, or has another level or mark. It updates the links
+// of its run in the same command.
 func judged(t *kvtx.Tx, s *record.Step) error {
 	putStep(t, s)
+	t.Put(t.K.RunCommit(s.Id), CommitRow(s))
 	stepChanged(t, s.Id)
 	r, err := tree.RunRecord(&t.View, s.Id.Run)
 	if err != nil {

@@ -69,7 +69,7 @@ const (
 	TabOpenStep  = 0x47 // run | attempt | step: steps that are neither committed nor aborted
 	TabRunAtt    = 0x48 // run | attempt | session: sessions that joined an attempt
 	TabSessRun   = 0x49 // session | run | attempt: attempts that a session joined
-	TabRunCommit = 0x4a // run | attempt | step, inverted -> level: committed steps, latest first
+	TabRunCommit = 0x4a // run | attempt | step, inverted -> bytes, good, level: committed steps, latest first
 	TabRunJob    = 0x4c // run | scheduler's job -> its highest restart
 	TabStepLease = 0x4d // run | attempt | step | session -> how many read leases the session has on the step
 	TabSessLease = 0x4e // session | run | attempt | step: the same, by session
