@@ -2,6 +2,7 @@ package ckpt
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
@@ -186,4 +187,10 @@ func ParsePart(b []byte, fileSize int64) ([]SliceInfo, error) {
 // EachPiece cuts a tensor as Diff does.
 func EachPiece(shape []int64, elem, limit int64, yield func(offset, shape []int64) (bool, error)) error {
 	return eachPiece(shape, elem, limit, yield)
+}
+
+// PartDigest returns the digest of a part with one file, given its header.
+func PartDigest(header []byte) []byte {
+	d := partDigest([][sha256.Size]byte{sha256.Sum256(header)})
+	return d[:]
 }
