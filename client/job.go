@@ -22,7 +22,7 @@ type Job struct {
 	Holder   string
 	Attempts uint32
 	// Error is why the job failed, or why its last attempt failed. Failed is the kind of that
-	// error for a concat, a flush, a stage and an eviction.
+	// error for a concat, an adoption, a flush, a stage and an eviction.
 	Error  string
 	Failed moraine.Kind
 	// Created is when the job was made, and NotBefore until when a retry waits. Both are cluster
@@ -52,6 +52,8 @@ const (
 	JobRecount      JobKind = "recount"
 	JobCloneTree    JobKind = "clone-tree"
 	JobConcat       JobKind = "concat"
+	JobAdopt        JobKind = "adopt"        // make a directory a step of a run
+	JobReadTracker  JobKind = "read-tracker" // find the directory that Megatron's tracker file names
 )
 
 // JobState is the state of a job.
@@ -76,6 +78,7 @@ var jobKinds = map[wire.JobKind]JobKind{
 	wire.JobKind_JOB_KIND_SCAN_DEVICE: JobScanDevice, wire.JobKind_JOB_KIND_COMMIT_STEP: JobCommitStep,
 	wire.JobKind_JOB_KIND_REMOVE_TREE: JobRemoveTree, wire.JobKind_JOB_KIND_DROP_TABLES: JobDropTables,
 	wire.JobKind_JOB_KIND_RECOUNT: JobRecount, wire.JobKind_JOB_KIND_CLONE_TREE: JobCloneTree, wire.JobKind_JOB_KIND_CONCAT: JobConcat,
+	wire.JobKind_JOB_KIND_ADOPT: JobAdopt, wire.JobKind_JOB_KIND_READ_TRACKER: JobReadTracker,
 }
 
 var jobStates = map[wire.JobState]JobState{

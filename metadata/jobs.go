@@ -29,12 +29,13 @@ const (
 // moverJobs are the kinds that movers lease, leaderJobs those that the leader runs.
 var (
 	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_REBALANCE,
-		wire.JobKind_JOB_KIND_REWRITE}
+		wire.JobKind_JOB_KIND_REWRITE, wire.JobKind_JOB_KIND_READ_TRACKER}
 	// tierJobs are leased only by movers that serve a bucket.
 	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
 	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES,
-		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE, wire.JobKind_JOB_KIND_CONCAT}
+		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE, wire.JobKind_JOB_KIND_CONCAT,
+		wire.JobKind_JOB_KIND_ADOPT}
 )
 
 // lostJobPause is how long the leader delays the answer to a mover that came too late for a job.

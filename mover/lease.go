@@ -32,7 +32,7 @@ const (
 )
 
 var (
-	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP}
+	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_READ_TRACKER}
 	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE, wire.JobKind_JOB_KIND_REWRITE}
 )
 
@@ -141,6 +141,7 @@ type work struct {
 	job         *wire.Job
 	done, total atomic.Uint64 // units
 	report      chan struct{} // has a value when a part of a large job is done
+	text        string        // the result of a READ_TRACKER
 	// leaseEnd is until when the lease is certainly valid.
 	leaseEnd atomic.Pointer[time.Time]
 }
@@ -179,7 +180,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 		return
 	}
 	outcome := outcomeDone
-	finish := &wire.FinishJob{Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch()}
+	finish := &wire.FinishJob{Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(), Text: w.text}
 	if err != nil {
 		outcome, finish.Error, finish.Kind = outcomeFailed, wire.Text(err.Error(), wire.MaxText), uint32(moraine.KindOf(err))
 		m.deps.Log.Warn("a job failed", "job", job.GetId(), "kind", kind, "err", err)
@@ -201,6 +202,8 @@ func kindName(k wire.JobKind) string {
 		return "rewrite"
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return "commit-step"
+	case wire.JobKind_JOB_KIND_READ_TRACKER:
+		return "read-tracker"
 	}
 	return moveName(k)
 }
@@ -228,6 +231,8 @@ func (w *work) do(ctx context.Context) error {
 		return w.repair(ctx)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		return w.commitStep(ctx)
+	case wire.JobKind_JOB_KIND_READ_TRACKER:
+		return w.readTracker(ctx)
 	case wire.JobKind_JOB_KIND_REWRITE:
 		return w.rewrite(ctx)
 	}

@@ -45,7 +45,11 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 	if err != nil {
 		return nil, err
 	}
-	index, err := foldParts(ctx, c, step, parts)
+	fold := foldParts
+	if step.GetAdopted() != nil {
+		fold = foldAdopted
+	}
+	index, err := fold(ctx, c, step, parts)
 	if v := (*Verdict)(nil); errors.As(err, &v) {
 		return nil, &moraine.Error{Op: "ckpt.CheckStep", Ref: fmt.Sprintf("step %d", key.Step), Kind: moraine.Incomplete, Err: err}
 	}
@@ -110,14 +114,25 @@ func foldParts(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Pa
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	top := &indexTop{world: world}
-	top.key.Run, top.key.Attempt, top.key.Step = step.GetKey().GetRun(), step.GetKey().GetAttempt(), step.GetKey().GetStep()
+	top := topOf(step)
 	byName := make(map[string]*coverage)
 	for i := range folded {
 		if err := folded[i].merge(top, byName, uint32(i)); err != nil {
 			return nil, err
 		}
 	}
+	return indexOf(top, byName)
+}
+
+// topOf returns the top of a step's index without its files.
+func topOf(step *wire.Step) *indexTop {
+	top := &indexTop{world: step.GetWorld()}
+	top.key.Run, top.key.Attempt, top.key.Step = step.GetKey().GetRun(), step.GetKey().GetAttempt(), step.GetKey().GetStep()
+	return top
+}
+
+// indexOf checks that the slices cover all tensors, and encodes the index.
+func indexOf(top *indexTop, byName map[string]*coverage) ([]byte, error) {
 	tensors := make([]TensorInfo, 0, len(byName))
 	for _, cov := range byName {
 		t, err := cov.check()

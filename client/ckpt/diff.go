@@ -2,7 +2,6 @@ package ckpt
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -61,7 +60,7 @@ func Diff(ctx context.Context, a, b *Checkpoint, yield func(Difference) error) (
 	before := a.BytesRead() + b.BytesRead()
 	err := d.tensors(ctx)
 	if err == nil {
-		err = d.blobs()
+		err = d.blobs(ctx)
 	}
 	d.report.BytesRead = a.BytesRead() + b.BytesRead() - before
 	return d.report, err
@@ -136,7 +135,7 @@ func (d *differ) tensor(ctx context.Context, a, b *TensorInfo) error {
 // they are equal.
 func (d *differ) content(ctx context.Context, a, b *TensorInfo) (where string, err error) {
 	sa, sb := d.a.chosen(a), d.b.chosen(b)
-	if sameCuts(sa, sb) {
+	if sameCuts(sa, sb) && digested(sa) && digested(sb) {
 		for i := range sa {
 			if sa[i].Digest != sb[i].Digest {
 				return region(sa[i].Offset, sa[i].Shape), nil
@@ -145,6 +144,11 @@ func (d *differ) content(ctx context.Context, a, b *TensorInfo) (where string, e
 		return "", nil
 	}
 	return d.bytes(ctx, a, b)
+}
+
+// digested reports whether all slices have digests; those of an adopted file have none.
+func digested(list []*SliceInfo) bool {
+	return !slices.ContainsFunc(list, func(s *SliceInfo) bool { return s.Digest == Digest{} })
 }
 
 // sameCuts reports whether two lists of slices have the same ranges. Both are sorted by range.
@@ -216,58 +220,6 @@ func eachPiece(shape []int64, elem, limit int64, yield func(offset, shape []int6
 	}
 }
 
-// blobs compares the blobs by the sizes and digests of the two indexes.
-func (d *differ) blobs() error {
-	a, b := d.a.blobFiles(), d.b.blobFiles()
-	for len(a) > 0 || len(b) > 0 {
-		d.report.Blobs++
-		o := -1
-		switch {
-		case len(a) == 0:
-			o = 1
-		case len(b) > 0:
-			o = compareBlobs(a[0], b[0])
-		}
-		var x Difference
-		switch {
-		case o < 0:
-			x = Difference{Kind: OnlyInA, Blob: a[0].Blob, Rank: a[0].Rank, A: describeBlob(a[0])}
-		case o > 0:
-			x = Difference{Kind: OnlyInB, Blob: b[0].Blob, Rank: b[0].Rank, B: describeBlob(b[0])}
-		case a[0].Size != b[0].Size || a[0].Digest != b[0].Digest:
-			x = Difference{Kind: ContentDiffers, Blob: a[0].Blob, Rank: a[0].Rank, A: describeBlob(a[0]), B: describeBlob(b[0])}
-		}
-		if x.Kind != "" {
-			if err := d.found(x); err != nil {
-				return err
-			}
-		}
-		if o <= 0 {
-			a = a[1:]
-		}
-		if o >= 0 {
-			b = b[1:]
-		}
-	}
-	return nil
-}
-
-// blobFiles returns the blobs in order of rank and name.
-func (k *Checkpoint) blobFiles() []*FileInfo {
-	var out []*FileInfo
-	for i := range k.top.files {
-		if k.top.files[i].Kind == BlobFile {
-			out = append(out, &k.top.files[i])
-		}
-	}
-	slices.SortFunc(out, compareBlobs)
-	return out
-}
-
-func compareBlobs(a, b *FileInfo) int {
-	return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Blob, b.Blob))
-}
-
 // describeTensor writes a tensor's type and shape as Python does: F32 [64, 48].
 func describeTensor(t *TensorInfo) string {
 	b := fmt.Appendf(nil, "%s [", t.DType)
@@ -278,13 +230,6 @@ func describeTensor(t *TensorInfo) string {
 		b = fmt.Append(b, n)
 	}
 	return string(append(b, ']'))
-}
-
-func describeBlob(f *FileInfo) string {
-	if f.Size == 1 {
-		return "1 byte"
-	}
-	return fmt.Sprintf("%d bytes", f.Size)
 }
 
 // tensorCursor goes through the tensors of a checkpoint in order of name.

@@ -10,12 +10,13 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
+	"github.com/morainefs/moraine/internal/adopted"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // IndexName is the name of the index in a step's directory.
-const IndexName = "index.moraine"
+const IndexName = adopted.IndexName
 
 // The format of the index has blocks of entries sorted by tensor name, a top, and a footer of
 // fixed size. The top has the files of the step and the first name of each block.
@@ -40,15 +41,24 @@ const (
 	TensorFile FileKind = 1
 	// BlobFile holds the bytes of one blob.
 	BlobFile FileKind = 2
+	// AdoptedFile is a file of a framework, and AdoptedTensors a safetensors file of one. The step has
+	// no checksum of them: nobody has read their bytes. Each read compares the bytes with the
+	// checksums of their chunks.
+	AdoptedFile    FileKind = 3
+	AdoptedTensors FileKind = 4
 )
 
 // FileInfo is one file of a step, as its index lists it.
 type FileInfo struct {
 	Name string
+	// Path is where a restore puts the file: Name, or of an adopted file its path below the directory
+	// that was adopted.
+	Path string
 	Kind FileKind
+	// Rank is the number of the part, in an adopted step one of 64 files.
 	Rank uint32
 	Size int64
-	// CRC is the CRC32C of the whole file.
+	// CRC is the CRC32C of the whole file; 0 of an adopted one.
 	CRC uint32
 	// Root is the SHA-256 of everything before the data, for a TensorFile.
 	Root [32]byte
@@ -57,13 +67,19 @@ type FileInfo struct {
 	Digest Digest
 }
 
+// Adopted reports whether a framework wrote the file, so that the step has no checksum of it.
+func (f *FileInfo) Adopted() bool { return f.Kind == AdoptedFile || f.Kind == AdoptedTensors }
+
+func (f *FileInfo) hasTensors() bool { return f.Kind == TensorFile || f.Kind == AdoptedTensors }
+
 // SliceInfo is one slice of a tensor: where in the tensor and where on disk.
 type SliceInfo struct {
 	// File indexes Checkpoint.Files.
 	File          int
 	Offset, Shape []int64
 	// Begin is the offset of the slice's first byte in the file.
-	Begin  int64
+	Begin int64
+	// Digest is zero in an adopted file.
 	Digest Digest
 }
 
@@ -174,9 +190,10 @@ func appendTop(b []byte, t *indexTop) []byte {
 		b = binary.AppendUvarint(b, uint64(f.Rank))
 		b = binary.AppendUvarint(b, uint64(f.Size))
 		b = binary.LittleEndian.AppendUint32(b, f.CRC)
-		if f.Kind == TensorFile {
+		switch f.Kind {
+		case TensorFile:
 			b = append(b, f.Root[:]...)
-		} else {
+		case BlobFile:
 			b = appendString(b, f.Blob)
 			b = append(b, f.Digest[:]...)
 		}
@@ -239,7 +256,14 @@ func (d *decoder) file(world uint32) FileInfo {
 	f.Rank = uint32(d.uint(uint64(max(world, 1) - 1)))
 	f.Size = int64(d.uint(math.MaxInt64))
 	f.CRC = d.u32()
+	f.Path = f.Name
 	switch f.Kind {
+	case AdoptedFile, AdoptedTensors:
+		path, err := adopted.Path(f.Name)
+		if err != nil {
+			d.fail("%q is not the name of an adopted file: %v", f.Name, err)
+		}
+		f.Path = path
 	case TensorFile:
 		copy(f.Root[:], d.bytes(len(f.Root)))
 	case BlobFile:
@@ -310,7 +334,7 @@ func (d *decoder) tensor(files []FileInfo) TensorInfo {
 		}
 		if err := checkSlice(t.Shape, s.Offset, s.Shape); err != nil {
 			d.fail("tensor %q: %v", t.Name, err)
-		} else if s.File >= len(files) || files[s.File].Kind != TensorFile ||
+		} else if s.File >= len(files) || !files[s.File].hasTensors() ||
 			s.Begin > files[s.File].Size-volume(s.Shape)*int64(t.DType.Size()) {
 			d.fail("tensor %q: a slice is past the end of file %d", t.Name, s.File)
 		}

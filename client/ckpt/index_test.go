@@ -22,7 +22,13 @@ func sampleIndex() ([]ckpt.FileInfo, []ckpt.TensorInfo) {
 		{Name: "rank-00000-of-00002.safetensors", Kind: ckpt.TensorFile, Size: 1 << 40, CRC: 0xdeadbeef, Root: [32]byte{1, 2, 3}},
 		{Name: "rank-00000-of-00002.rng.blob", Kind: ckpt.BlobFile, Size: 17, CRC: 5, Blob: "rng", Digest: ckpt.Digest{9, 8}},
 		{Name: "rank-00001-of-00002.safetensors", Kind: ckpt.TensorFile, Rank: 1, Size: 1 << 40, CRC: 0xfeedface, Root: [32]byte{4, 5, 6}},
+		{Name: "mp%2Foptimizer.pt", Kind: ckpt.AdoptedFile, Rank: 1, Size: 100},
+		{Name: "model.safetensors", Kind: ckpt.AdoptedTensors, Rank: 1, Size: 1000},
 	}
+	for i := range files {
+		files[i].Path = files[i].Name
+	}
+	files[3].Path = "mp/optimizer.pt"
 	tensors := []ckpt.TensorInfo{
 		{Name: "a.scalar", DType: safetensors.I64, Shape: []int64{}, Slices: []ckpt.SliceInfo{
 			{File: 0, Offset: []int64{}, Shape: []int64{}, Begin: 4096, Digest: ckpt.Digest{1}}}},
@@ -30,6 +36,7 @@ func sampleIndex() ([]ckpt.FileInfo, []ckpt.TensorInfo) {
 		{Name: "w", DType: safetensors.BF16, Shape: []int64{128256, 4096}, Slices: []ckpt.SliceInfo{
 			{File: 0, Offset: []int64{0, 0}, Shape: []int64{64128, 4096}, Begin: 8192, Digest: ckpt.Digest{2}},
 			{File: 2, Offset: []int64{64128, 0}, Shape: []int64{64128, 4096}, Begin: 4096, Digest: ckpt.Digest{3}}}},
+		{Name: "x", DType: safetensors.F32, Shape: []int64{4}, Slices: []ckpt.SliceInfo{{File: 4, Offset: []int64{0}, Shape: []int64{4}, Begin: 900}}},
 	}
 	return files, tensors
 }

@@ -87,7 +87,7 @@ func (b *builder) complete(m *wire.MetaRequest) {
 	case *wire.MetaRequest_QueueMove:
 		r.QueueMove.Kind = wire.JobKind_JOB_KIND_FLUSH
 	case *wire.MetaRequest_SetPolicy:
-		r.SetPolicy.Policy.Scheme = nil
+		r.SetPolicy.Policy.Scheme, r.SetPolicy.Policy.Checkpoint = nil, nil
 	case *wire.MetaRequest_Commit:
 		stripe := proto.CloneOf(b.stripe)
 		stripe.Id = r.Commit.Stripes[0].Id
@@ -102,6 +102,8 @@ func (b *builder) complete(m *wire.MetaRequest) {
 		r.Concat.Consume = 0
 	case *wire.MetaRequest_ResolveStep:
 		r.ResolveStep.Before = nil
+	case *wire.MetaRequest_AdoptStep:
+		r.AdoptStep.Format = wire.CheckpointFormat_CHECKPOINT_FORMAT_DCP
 	case *wire.MetaRequest_Leases:
 		r.Leases.Begin, r.Leases.Epoch = true, 1
 	}

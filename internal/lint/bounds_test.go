@@ -58,6 +58,7 @@ var bounds = map[string]string{
 	"client/ckpt/copies.go g.SetLimit":                   "ctx of the caller; each read by the client's patience",
 	"client/ckpt/together.go g.SetLimit":                 "ctx of the caller; each read by the client's patience",
 	"client/ckpt/verify.go g.SetLimit":                   "ctx of the caller; each read by the client's patience",
+	"client/ckpt/adoptedhf.go g.SetLimit":                "ctx of the caller; each read by the client's patience",
 	"client/ckpt/check.go g.SetLimit":                    "ctx of the caller; each read by the client's patience",
 	"client/internal/stripeio/stage.go group.SetLimit":   "ctx of the job; each stripe by the client's patience",
 	"client/internal/stripeio/located.go group.SetLimit": "the client's patience, of the read as a whole",

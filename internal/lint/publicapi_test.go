@@ -13,7 +13,7 @@ import (
 
 // publicPackages are the packages that programs outside this module import. They speak in types of
 // their own: a message of the protocol may change with every release.
-var publicPackages = []string{"client", "client/ckpt", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
+var publicPackages = []string{"client", "client/ckpt", "client/ckpt/adopt", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
 
 // messages is the package of the protocol's messages.
 const messages = module + "/transport/wire"

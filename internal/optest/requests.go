@@ -90,6 +90,7 @@ var Requests = map[string]Request{
 	"remove_step":       {Stranger: Stranger{Own: "immutable", Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "checkpoints themselves", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"mark_step":         {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "what is said of a checkpoint, not what is in it", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"lease_step":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}, Sealed: "it prevents a removal", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
+	"adopt_step":        {Stranger: Stranger{Own: "not a directory", Confined: notFound, ReadOnly: readOnly, Node: denied}, Test: "TestAdoptionFaults", Why: "a job of the leader, which has fault tables of its own"},
 	"release_step":      {Stranger: Stranger{Own: ok, Confined: ok, Node: denied}, Sealed: "it permits a removal again", Test: "TestCheckpointTranscripts", Why: "checkpoints have scripts of their own"},
 	"list_parts":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: notFound}},
 	"queue_move":        {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "where the bytes are, not what they are"},

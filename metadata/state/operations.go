@@ -79,6 +79,7 @@ var handlers = checked([]handler{
 	109: {mutate: mutating((*wire.MetaRequest).GetRemoveStep, ckpt.RemoveStep)},
 	110: {read: reading((*wire.MetaRequest).GetListParts, ckpt.ReadParts)},
 	720: {mutate: mutating((*wire.MetaRequest).GetMarkStep, ckpt.MarkStep)},
+	740: {mutate: mutating((*wire.MetaRequest).GetAdoptStep, ckpt.AdoptStep)},
 	680: {mutate: mutating((*wire.MetaRequest).GetLeaseStep, ckpt.LeaseStep)},
 	681: {mutate: mutating((*wire.MetaRequest).GetReleaseStep, ckpt.ReleaseStep)},
 	120: {mutate: mutating((*wire.MetaRequest).GetQueueMove, tier.QueueMove)},

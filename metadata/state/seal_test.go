@@ -195,6 +195,9 @@ var attempts = map[string]func(b *sealed) []*wire.MetaRequest{
 			concat(&wire.LinkTarget{Parent: b.other, Name: "new"}, b.run),
 		}
 	},
+	"adopt_step": func(b *sealed) []*wire.MetaRequest {
+		return []*wire.MetaRequest{{Op: &wire.MetaRequest_AdoptStep{AdoptStep: &wire.AdoptStep{Dir: b.other, Parent: b.dir, Name: "nested", Format: dcp}}}}
+	},
 	"open_run": func(b *sealed) []*wire.MetaRequest {
 		return []*wire.MetaRequest{{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{Parent: b.dir, Name: "nested", Launch: "L9"}}}}
 	},

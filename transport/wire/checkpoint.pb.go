@@ -536,6 +536,7 @@ type Step struct {
 	Files         uint64       `protobuf:"varint,725,opt,name=files,proto3" json:"files,omitempty"`                          // of the parts and the index
 	BelowNvme     uint64       `protobuf:"varint,726,opt,name=below_nvme,json=belowNvme,proto3" json:"below_nvme,omitempty"` // of these files
 	BelowObject   uint64       `protobuf:"varint,727,opt,name=below_object,json=belowObject,proto3" json:"below_object,omitempty"`
+	Adopted       *Adopted     `protobuf:"bytes,740,opt,name=adopted,proto3" json:"adopted,omitempty"` // not of a step that ranks saved
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -738,6 +739,144 @@ func (x *Step) GetBelowObject() uint64 {
 	return 0
 }
 
+func (x *Step) GetAdopted() *Adopted {
+	if x != nil {
+		return x.Adopted
+	}
+	return nil
+}
+
+// Adopted says from where a step has its files, if a framework wrote them as files.
+type Adopted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
+	Dir           uint64                 `protobuf:"fixed64,2,opt,name=dir,proto3" json:"dir,omitempty"` // the directory, which is an ordinary one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Adopted) Reset() {
+	*x = Adopted{}
+	mi := &file_checkpoint_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Adopted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Adopted) ProtoMessage() {}
+
+func (x *Adopted) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Adopted.ProtoReflect.Descriptor instead.
+func (*Adopted) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Adopted) GetFormat() CheckpointFormat {
+	if x != nil {
+		return x.Format
+	}
+	return CheckpointFormat_CHECKPOINT_FORMAT_UNSPECIFIED
+}
+
+func (x *Adopted) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+// AdoptStep registers the files below a directory as a step of a run. The reply is the job that
+// does so. No byte is moved. It joins the current attempt of the run, or makes the first one.
+type AdoptStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"fixed64,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // directory that holds the run's directory
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // of the run's directory
+	Step          uint64                 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
+	Format        CheckpointFormat       `protobuf:"varint,5,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptStep) Reset() {
+	*x = AdoptStep{}
+	mi := &file_checkpoint_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptStep) ProtoMessage() {}
+
+func (x *AdoptStep) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptStep.ProtoReflect.Descriptor instead.
+func (*AdoptStep) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AdoptStep) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *AdoptStep) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *AdoptStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AdoptStep) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *AdoptStep) GetFormat() CheckpointFormat {
+	if x != nil {
+		return x.Format
+	}
+	return CheckpointFormat_CHECKPOINT_FORMAT_UNSPECIFIED
+}
+
 // LevelTime is when a step first had a level.
 type LevelTime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -749,7 +888,7 @@ type LevelTime struct {
 
 func (x *LevelTime) Reset() {
 	*x = LevelTime{}
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +900,7 @@ func (x *LevelTime) String() string {
 func (*LevelTime) ProtoMessage() {}
 
 func (x *LevelTime) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[6]
+	mi := &file_checkpoint_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +913,7 @@ func (x *LevelTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LevelTime.ProtoReflect.Descriptor instead.
 func (*LevelTime) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{6}
+	return file_checkpoint_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LevelTime) GetLevel() uint32 {
@@ -806,7 +945,7 @@ type MarkStep struct {
 
 func (x *MarkStep) Reset() {
 	*x = MarkStep{}
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +957,7 @@ func (x *MarkStep) String() string {
 func (*MarkStep) ProtoMessage() {}
 
 func (x *MarkStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[7]
+	mi := &file_checkpoint_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +970,7 @@ func (x *MarkStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarkStep.ProtoReflect.Descriptor instead.
 func (*MarkStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{7}
+	return file_checkpoint_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MarkStep) GetKey() *StepKey {
@@ -888,7 +1027,7 @@ type StepLoss struct {
 
 func (x *StepLoss) Reset() {
 	*x = StepLoss{}
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1039,7 @@ func (x *StepLoss) String() string {
 func (*StepLoss) ProtoMessage() {}
 
 func (x *StepLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[8]
+	mi := &file_checkpoint_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1052,7 @@ func (x *StepLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepLoss.ProtoReflect.Descriptor instead.
 func (*StepLoss) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{8}
+	return file_checkpoint_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StepLoss) GetInode() uint64 {
@@ -946,7 +1085,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1097,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[9]
+	mi := &file_checkpoint_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1110,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{9}
+	return file_checkpoint_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StepReply) GetStep() *Step {
@@ -997,7 +1136,7 @@ type SealPart struct {
 
 func (x *SealPart) Reset() {
 	*x = SealPart{}
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1148,7 @@ func (x *SealPart) String() string {
 func (*SealPart) ProtoMessage() {}
 
 func (x *SealPart) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[10]
+	mi := &file_checkpoint_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1161,7 @@ func (x *SealPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealPart.ProtoReflect.Descriptor instead.
 func (*SealPart) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{10}
+	return file_checkpoint_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SealPart) GetKey() *StepKey {
@@ -1079,7 +1218,7 @@ type PartFile struct {
 
 func (x *PartFile) Reset() {
 	*x = PartFile{}
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1230,7 @@ func (x *PartFile) String() string {
 func (*PartFile) ProtoMessage() {}
 
 func (x *PartFile) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[11]
+	mi := &file_checkpoint_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1243,7 @@ func (x *PartFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartFile.ProtoReflect.Descriptor instead.
 func (*PartFile) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{11}
+	return file_checkpoint_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PartFile) GetInode() uint64 {
@@ -1146,7 +1285,7 @@ type ListParts struct {
 
 func (x *ListParts) Reset() {
 	*x = ListParts{}
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1297,7 @@ func (x *ListParts) String() string {
 func (*ListParts) ProtoMessage() {}
 
 func (x *ListParts) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[12]
+	mi := &file_checkpoint_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1310,7 @@ func (x *ListParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListParts.ProtoReflect.Descriptor instead.
 func (*ListParts) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{12}
+	return file_checkpoint_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListParts) GetKey() *StepKey {
@@ -1206,7 +1345,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1357,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[13]
+	mi := &file_checkpoint_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1370,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{13}
+	return file_checkpoint_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Part) GetRank() uint32 {
@@ -1265,7 +1404,7 @@ type PartsReply struct {
 
 func (x *PartsReply) Reset() {
 	*x = PartsReply{}
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1416,7 @@ func (x *PartsReply) String() string {
 func (*PartsReply) ProtoMessage() {}
 
 func (x *PartsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1429,7 @@ func (x *PartsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartsReply.ProtoReflect.Descriptor instead.
 func (*PartsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{14}
+	return file_checkpoint_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PartsReply) GetParts() []*Part {
@@ -1318,7 +1457,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1469,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1482,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{15}
+	return file_checkpoint_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetStep) GetKey() *StepKey {
@@ -1382,7 +1521,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1533,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1546,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{16}
+	return file_checkpoint_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CommitStep) GetKey() *StepKey {
@@ -1455,7 +1594,7 @@ type AbortStep struct {
 
 func (x *AbortStep) Reset() {
 	*x = AbortStep{}
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1606,7 @@ func (x *AbortStep) String() string {
 func (*AbortStep) ProtoMessage() {}
 
 func (x *AbortStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1619,7 @@ func (x *AbortStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortStep.ProtoReflect.Descriptor instead.
 func (*AbortStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{17}
+	return file_checkpoint_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AbortStep) GetKey() *StepKey {
@@ -1508,7 +1647,7 @@ type ListRuns struct {
 
 func (x *ListRuns) Reset() {
 	*x = ListRuns{}
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1659,7 @@ func (x *ListRuns) String() string {
 func (*ListRuns) ProtoMessage() {}
 
 func (x *ListRuns) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1672,7 @@ func (x *ListRuns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRuns.ProtoReflect.Descriptor instead.
 func (*ListRuns) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{18}
+	return file_checkpoint_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRuns) GetParent() uint64 {
@@ -1567,7 +1706,7 @@ type RunsReply struct {
 
 func (x *RunsReply) Reset() {
 	*x = RunsReply{}
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1718,7 @@ func (x *RunsReply) String() string {
 func (*RunsReply) ProtoMessage() {}
 
 func (x *RunsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1731,7 @@ func (x *RunsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunsReply.ProtoReflect.Descriptor instead.
 func (*RunsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{19}
+	return file_checkpoint_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RunsReply) GetRuns() []*Run {
@@ -1622,7 +1761,7 @@ type ListSteps struct {
 
 func (x *ListSteps) Reset() {
 	*x = ListSteps{}
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1773,7 @@ func (x *ListSteps) String() string {
 func (*ListSteps) ProtoMessage() {}
 
 func (x *ListSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1786,7 @@ func (x *ListSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSteps.ProtoReflect.Descriptor instead.
 func (*ListSteps) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{20}
+	return file_checkpoint_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListSteps) GetRun() uint64 {
@@ -1695,7 +1834,7 @@ type StepsReply struct {
 
 func (x *StepsReply) Reset() {
 	*x = StepsReply{}
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1846,7 @@ func (x *StepsReply) String() string {
 func (*StepsReply) ProtoMessage() {}
 
 func (x *StepsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1859,7 @@ func (x *StepsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepsReply.ProtoReflect.Descriptor instead.
 func (*StepsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{21}
+	return file_checkpoint_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StepsReply) GetSteps() []*Step {
@@ -1756,7 +1895,7 @@ type ResolveStep struct {
 
 func (x *ResolveStep) Reset() {
 	*x = ResolveStep{}
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1907,7 @@ func (x *ResolveStep) String() string {
 func (*ResolveStep) ProtoMessage() {}
 
 func (x *ResolveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1920,7 @@ func (x *ResolveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveStep.ProtoReflect.Descriptor instead.
 func (*ResolveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{22}
+	return file_checkpoint_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResolveStep) GetRun() uint64 {
@@ -1859,7 +1998,7 @@ type RemoveStep struct {
 
 func (x *RemoveStep) Reset() {
 	*x = RemoveStep{}
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +2010,7 @@ func (x *RemoveStep) String() string {
 func (*RemoveStep) ProtoMessage() {}
 
 func (x *RemoveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +2023,7 @@ func (x *RemoveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveStep.ProtoReflect.Descriptor instead.
 func (*RemoveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{23}
+	return file_checkpoint_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveStep) GetKey() *StepKey {
@@ -1912,7 +2051,7 @@ type LeaseStep struct {
 
 func (x *LeaseStep) Reset() {
 	*x = LeaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[24]
+	mi := &file_checkpoint_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2063,7 @@ func (x *LeaseStep) String() string {
 func (*LeaseStep) ProtoMessage() {}
 
 func (x *LeaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[24]
+	mi := &file_checkpoint_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2076,7 @@ func (x *LeaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStep.ProtoReflect.Descriptor instead.
 func (*LeaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{24}
+	return file_checkpoint_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LeaseStep) GetKey() *StepKey {
@@ -1957,7 +2096,7 @@ type ReleaseStep struct {
 
 func (x *ReleaseStep) Reset() {
 	*x = ReleaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[25]
+	mi := &file_checkpoint_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2108,7 @@ func (x *ReleaseStep) String() string {
 func (*ReleaseStep) ProtoMessage() {}
 
 func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[25]
+	mi := &file_checkpoint_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2121,7 @@ func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStep.ProtoReflect.Descriptor instead.
 func (*ReleaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{25}
+	return file_checkpoint_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReleaseStep) GetKey() *StepKey {
@@ -1996,7 +2135,7 @@ var File_checkpoint_proto protoreflect.FileDescriptor
 
 const file_checkpoint_proto_rawDesc = "" +
 	"\n" +
-	"\x10checkpoint.proto\x12\fmoraine.wire\"I\n" +
+	"\x10checkpoint.proto\x12\fmoraine.wire\x1a\fobject.proto\"I\n" +
 	"\aStepKey\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\x06R\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x12\n" +
@@ -2025,7 +2164,7 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05world\x18\x03 \x01(\rR\x05world\x12.\n" +
 	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"\xc1\x05\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"\xf3\x05\n" +
 	"\x04Step\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.moraine.wire.StepStateR\x05state\x12\x14\n" +
@@ -2052,7 +2191,17 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x05files\x18\xd5\x05 \x01(\x04R\x05files\x12\x1e\n" +
 	"\n" +
 	"below_nvme\x18\xd6\x05 \x01(\x04R\tbelowNvme\x12\"\n" +
-	"\fbelow_object\x18\xd7\x05 \x01(\x04R\vbelowObject\"1\n" +
+	"\fbelow_object\x18\xd7\x05 \x01(\x04R\vbelowObject\x120\n" +
+	"\aadopted\x18\xe4\x05 \x01(\v2\x15.moraine.wire.AdoptedR\aadopted\"S\n" +
+	"\aAdopted\x126\n" +
+	"\x06format\x18\x01 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\x06R\x03dir\"\x95\x01\n" +
+	"\tAdoptStep\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x06R\x03dir\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\x126\n" +
+	"\x06format\x18\x05 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\"1\n" +
 	"\tLevelTime\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\"\xe5\x01\n" +
@@ -2175,36 +2324,39 @@ func file_checkpoint_proto_rawDescGZIP() []byte {
 }
 
 var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_checkpoint_proto_goTypes = []any{
-	(StepState)(0),      // 0: moraine.wire.StepState
-	(StepMark)(0),       // 1: moraine.wire.StepMark
-	(*StepKey)(nil),     // 2: moraine.wire.StepKey
-	(*OpenRun)(nil),     // 3: moraine.wire.OpenRun
-	(*Run)(nil),         // 4: moraine.wire.Run
-	(*RunReply)(nil),    // 5: moraine.wire.RunReply
-	(*BeginStep)(nil),   // 6: moraine.wire.BeginStep
-	(*Step)(nil),        // 7: moraine.wire.Step
-	(*LevelTime)(nil),   // 8: moraine.wire.LevelTime
-	(*MarkStep)(nil),    // 9: moraine.wire.MarkStep
-	(*StepLoss)(nil),    // 10: moraine.wire.StepLoss
-	(*StepReply)(nil),   // 11: moraine.wire.StepReply
-	(*SealPart)(nil),    // 12: moraine.wire.SealPart
-	(*PartFile)(nil),    // 13: moraine.wire.PartFile
-	(*ListParts)(nil),   // 14: moraine.wire.ListParts
-	(*Part)(nil),        // 15: moraine.wire.Part
-	(*PartsReply)(nil),  // 16: moraine.wire.PartsReply
-	(*GetStep)(nil),     // 17: moraine.wire.GetStep
-	(*CommitStep)(nil),  // 18: moraine.wire.CommitStep
-	(*AbortStep)(nil),   // 19: moraine.wire.AbortStep
-	(*ListRuns)(nil),    // 20: moraine.wire.ListRuns
-	(*RunsReply)(nil),   // 21: moraine.wire.RunsReply
-	(*ListSteps)(nil),   // 22: moraine.wire.ListSteps
-	(*StepsReply)(nil),  // 23: moraine.wire.StepsReply
-	(*ResolveStep)(nil), // 24: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),  // 25: moraine.wire.RemoveStep
-	(*LeaseStep)(nil),   // 26: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil), // 27: moraine.wire.ReleaseStep
+	(StepState)(0),        // 0: moraine.wire.StepState
+	(StepMark)(0),         // 1: moraine.wire.StepMark
+	(*StepKey)(nil),       // 2: moraine.wire.StepKey
+	(*OpenRun)(nil),       // 3: moraine.wire.OpenRun
+	(*Run)(nil),           // 4: moraine.wire.Run
+	(*RunReply)(nil),      // 5: moraine.wire.RunReply
+	(*BeginStep)(nil),     // 6: moraine.wire.BeginStep
+	(*Step)(nil),          // 7: moraine.wire.Step
+	(*Adopted)(nil),       // 8: moraine.wire.Adopted
+	(*AdoptStep)(nil),     // 9: moraine.wire.AdoptStep
+	(*LevelTime)(nil),     // 10: moraine.wire.LevelTime
+	(*MarkStep)(nil),      // 11: moraine.wire.MarkStep
+	(*StepLoss)(nil),      // 12: moraine.wire.StepLoss
+	(*StepReply)(nil),     // 13: moraine.wire.StepReply
+	(*SealPart)(nil),      // 14: moraine.wire.SealPart
+	(*PartFile)(nil),      // 15: moraine.wire.PartFile
+	(*ListParts)(nil),     // 16: moraine.wire.ListParts
+	(*Part)(nil),          // 17: moraine.wire.Part
+	(*PartsReply)(nil),    // 18: moraine.wire.PartsReply
+	(*GetStep)(nil),       // 19: moraine.wire.GetStep
+	(*CommitStep)(nil),    // 20: moraine.wire.CommitStep
+	(*AbortStep)(nil),     // 21: moraine.wire.AbortStep
+	(*ListRuns)(nil),      // 22: moraine.wire.ListRuns
+	(*RunsReply)(nil),     // 23: moraine.wire.RunsReply
+	(*ListSteps)(nil),     // 24: moraine.wire.ListSteps
+	(*StepsReply)(nil),    // 25: moraine.wire.StepsReply
+	(*ResolveStep)(nil),   // 26: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),    // 27: moraine.wire.RemoveStep
+	(*LeaseStep)(nil),     // 28: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),   // 29: moraine.wire.ReleaseStep
+	(CheckpointFormat)(0), // 30: moraine.wire.CheckpointFormat
 }
 var file_checkpoint_proto_depIdxs = []int32{
 	2,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
@@ -2212,32 +2364,35 @@ var file_checkpoint_proto_depIdxs = []int32{
 	2,  // 2: moraine.wire.BeginStep.key:type_name -> moraine.wire.StepKey
 	2,  // 3: moraine.wire.Step.key:type_name -> moraine.wire.StepKey
 	0,  // 4: moraine.wire.Step.state:type_name -> moraine.wire.StepState
-	10, // 5: moraine.wire.Step.loss:type_name -> moraine.wire.StepLoss
+	12, // 5: moraine.wire.Step.loss:type_name -> moraine.wire.StepLoss
 	1,  // 6: moraine.wire.Step.mark:type_name -> moraine.wire.StepMark
-	8,  // 7: moraine.wire.Step.reached:type_name -> moraine.wire.LevelTime
-	2,  // 8: moraine.wire.MarkStep.key:type_name -> moraine.wire.StepKey
-	1,  // 9: moraine.wire.MarkStep.mark:type_name -> moraine.wire.StepMark
-	7,  // 10: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
-	2,  // 11: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
-	13, // 12: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
-	2,  // 13: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
-	13, // 14: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
-	15, // 15: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
-	2,  // 16: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
-	2,  // 17: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
-	13, // 18: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
-	2,  // 19: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
-	4,  // 20: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
-	7,  // 21: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
-	2,  // 22: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
-	2,  // 23: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
-	2,  // 24: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
-	2,  // 25: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	10, // 7: moraine.wire.Step.reached:type_name -> moraine.wire.LevelTime
+	8,  // 8: moraine.wire.Step.adopted:type_name -> moraine.wire.Adopted
+	30, // 9: moraine.wire.Adopted.format:type_name -> moraine.wire.CheckpointFormat
+	30, // 10: moraine.wire.AdoptStep.format:type_name -> moraine.wire.CheckpointFormat
+	2,  // 11: moraine.wire.MarkStep.key:type_name -> moraine.wire.StepKey
+	1,  // 12: moraine.wire.MarkStep.mark:type_name -> moraine.wire.StepMark
+	7,  // 13: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
+	2,  // 14: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
+	15, // 15: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
+	2,  // 16: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
+	15, // 17: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
+	17, // 18: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
+	2,  // 19: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
+	2,  // 20: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
+	15, // 21: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
+	2,  // 22: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
+	4,  // 23: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
+	7,  // 24: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
+	2,  // 25: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
+	2,  // 26: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
+	2,  // 27: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
+	2,  // 28: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_checkpoint_proto_init() }
@@ -2245,14 +2400,15 @@ func file_checkpoint_proto_init() {
 	if File_checkpoint_proto != nil {
 		return
 	}
-	file_checkpoint_proto_msgTypes[7].OneofWrappers = []any{}
+	file_object_proto_init()
+	file_checkpoint_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_checkpoint_proto_rawDesc), len(file_checkpoint_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -263,7 +263,8 @@ const (
 	JobKind_JOB_KIND_CONCAT        JobKind = 222 // make one file of ranges of many (the leader)
 	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of whole stripes to emptier devices (movers)
 	JobKind_JOB_KIND_REWRITE       JobKind = 231 // rewrite the live bytes of mostly dead stripes into new ones (movers)
-	JobKind_JOB_KIND_ADOPT         JobKind = 720 // check a directory that a framework wrote, and register it as a step (movers)
+	JobKind_JOB_KIND_ADOPT         JobKind = 240 // clone the files of a directory that a framework wrote into a step (the leader)
+	JobKind_JOB_KIND_READ_TRACKER  JobKind = 241 // read which step Megatron's tracker file names (movers)
 )
 
 // Enum value maps for JobKind.
@@ -285,7 +286,8 @@ var (
 		222: "JOB_KIND_CONCAT",
 		230: "JOB_KIND_REBALANCE",
 		231: "JOB_KIND_REWRITE",
-		720: "JOB_KIND_ADOPT",
+		240: "JOB_KIND_ADOPT",
+		241: "JOB_KIND_READ_TRACKER",
 	}
 	JobKind_value = map[string]int32{
 		"JOB_KIND_UNSPECIFIED":   0,
@@ -304,7 +306,8 @@ var (
 		"JOB_KIND_CONCAT":        222,
 		"JOB_KIND_REBALANCE":     230,
 		"JOB_KIND_REWRITE":       231,
-		"JOB_KIND_ADOPT":         720,
+		"JOB_KIND_ADOPT":         240,
+		"JOB_KIND_READ_TRACKER":  241,
 	}
 )
 
@@ -572,6 +575,7 @@ type MetaRequest struct {
 	//	*MetaRequest_ListParts
 	//	*MetaRequest_LeaseStep
 	//	*MetaRequest_MarkStep
+	//	*MetaRequest_AdoptStep
 	//	*MetaRequest_ReleaseStep
 	//	*MetaRequest_QueueMove
 	//	*MetaRequest_BeginObject
@@ -1163,6 +1167,15 @@ func (x *MetaRequest) GetMarkStep() *MarkStep {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_MarkStep); ok {
 			return x.MarkStep
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetAdoptStep() *AdoptStep {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_AdoptStep); ok {
+			return x.AdoptStep
 		}
 	}
 	return nil
@@ -1796,6 +1809,10 @@ type MetaRequest_MarkStep struct {
 	MarkStep *MarkStep `protobuf:"bytes,720,opt,name=mark_step,json=markStep,proto3,oneof"`
 }
 
+type MetaRequest_AdoptStep struct {
+	AdoptStep *AdoptStep `protobuf:"bytes,740,opt,name=adopt_step,json=adoptStep,proto3,oneof"`
+}
+
 type MetaRequest_ReleaseStep struct {
 	ReleaseStep *ReleaseStep `protobuf:"bytes,681,opt,name=release_step,json=releaseStep,proto3,oneof"`
 }
@@ -2092,6 +2109,8 @@ func (*MetaRequest_ListParts) isMetaRequest_Op() {}
 func (*MetaRequest_LeaseStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_MarkStep) isMetaRequest_Op() {}
+
+func (*MetaRequest_AdoptStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_ReleaseStep) isMetaRequest_Op() {}
 
@@ -9724,7 +9743,7 @@ type Job struct {
 	Attempts      uint32                 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`                    // leases so far
 	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // cluster time: a retry waits until then
 	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE or REWRITE
+	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE, REWRITE, ADOPT or READ_TRACKER
 	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: the kind of jobs that it queues
 	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a finished CONCAT: of the content that it gave the inode
 	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // the Kind of the error: of a failed CONCAT, or of the last try of a job of the object tier
@@ -10614,7 +10633,8 @@ type FinishJob struct {
 	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // not empty: failed; it is retried unless final
 	Final         bool                   `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`
-	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"` // moraine.Kind of the error
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`  // moraine.Kind of the error
+	Text          string                 `protobuf:"bytes,740,opt,name=text,proto3" json:"text,omitempty"` // of a READ_TRACKER: the content of the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10682,6 +10702,13 @@ func (x *FinishJob) GetKind() uint32 {
 		return x.Kind
 	}
 	return 0
+}
+
+func (x *FinishJob) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 type ListJobs struct {
@@ -13993,7 +14020,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xd89\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xa3:\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14096,7 +14123,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"lease_step\x18\xa8\x05 \x01(\v2\x17.moraine.wire.LeaseStepB\x0e\xa2\xbb\x18\n" +
 	"\b\x03\x10\x02\x18\x01(\x01P\x01H\x00R\tleaseStep\x12D\n" +
-	"\tmark_step\x18\xd0\x05 \x01(\v2\x16.moraine.wire.MarkStepB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\bmarkStep\x12Q\n" +
+	"\tmark_step\x18\xd0\x05 \x01(\v2\x16.moraine.wire.MarkStepB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\bmarkStep\x12I\n" +
+	"\n" +
+	"adopt_step\x18\xe4\x05 \x01(\v2\x17.moraine.wire.AdoptStepB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\tadoptStep\x12Q\n" +
 	"\frelease_step\x18\xa9\x05 \x01(\v2\x19.moraine.wire.ReleaseStepB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01P\x01H\x00R\vreleaseStep\x12F\n" +
 	"\n" +
 	"queue_move\x18x \x01(\v2\x17.moraine.wire.QueueMoveB\f\xa2\xbb\x18\b\b\x03\x10\x04\x18\x018\x01H\x00R\tqueueMove\x12J\n" +
@@ -14944,14 +14974,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
 	"leaseEpoch\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\x04R\x05total\"|\n" +
+	"\x05total\x18\x04 \x01(\x04R\x05total\"\x91\x01\n" +
 	"\tFinishJob\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x1f\n" +
 	"\vlease_epoch\x18\x02 \x01(\x04R\n" +
 	"leaseEpoch\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
 	"\x05final\x18\x04 \x01(\bR\x05final\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\rR\x04kind\"\\\n" +
+	"\x04kind\x18\x05 \x01(\rR\x04kind\x12\x13\n" +
+	"\x04text\x18\xe4\x05 \x01(\tR\x04text\"\\\n" +
 	"\bListJobs\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x06R\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x14\n" +
@@ -15246,7 +15277,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17CHUNK_FAULT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CHUNK_FAULT_MISSING\x10\x01\x12\x17\n" +
 	"\x13CHUNK_FAULT_DAMAGED\x10\x02\x12\x1b\n" +
-	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\x9c\x03\n" +
+	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\xb8\x03\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -15265,7 +15296,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0fJOB_KIND_CONCAT\x10\xde\x01\x12\x17\n" +
 	"\x12JOB_KIND_REBALANCE\x10\xe6\x01\x12\x15\n" +
 	"\x10JOB_KIND_REWRITE\x10\xe7\x01\x12\x13\n" +
-	"\x0eJOB_KIND_ADOPT\x10\xd0\x05*\x95\x01\n" +
+	"\x0eJOB_KIND_ADOPT\x10\xf0\x01\x12\x1a\n" +
+	"\x15JOB_KIND_READ_TRACKER\x10\xf1\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -15468,52 +15500,53 @@ var file_metadata_proto_goTypes = []any{
 	(*ListParts)(nil),         // 165: moraine.wire.ListParts
 	(*LeaseStep)(nil),         // 166: moraine.wire.LeaseStep
 	(*MarkStep)(nil),          // 167: moraine.wire.MarkStep
-	(*ReleaseStep)(nil),       // 168: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 169: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 170: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 171: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 172: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 173: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 174: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 175: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 176: moraine.wire.GetObject
-	(*GetTier)(nil),           // 177: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 178: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 179: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 180: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 181: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 182: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 183: moraine.wire.Error
-	(*Topology)(nil),          // 184: moraine.wire.Topology
-	(*RunReply)(nil),          // 185: moraine.wire.RunReply
-	(*StepReply)(nil),         // 186: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 187: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 188: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 189: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 190: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 191: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 192: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 193: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 194: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 195: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 196: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 197: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 198: moraine.wire.DeviceState
-	(*Attr)(nil),              // 199: moraine.wire.Attr
-	(FileType)(0),             // 200: moraine.wire.FileType
-	(*Placement)(nil),         // 201: moraine.wire.Placement
-	(*Stripe)(nil),            // 202: moraine.wire.Stripe
-	(*Extent)(nil),            // 203: moraine.wire.Extent
-	(*Object)(nil),            // 204: moraine.wire.Object
-	(*Host)(nil),              // 205: moraine.wire.Host
-	(*Device)(nil),            // 206: moraine.wire.Device
-	(*SigningKey)(nil),        // 207: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 208: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 209: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 210: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 211: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 212: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 213: moraine.wire.BucketTraits
+	(*AdoptStep)(nil),         // 168: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),       // 169: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 170: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 171: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 172: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 173: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 174: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 175: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 176: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 177: moraine.wire.GetObject
+	(*GetTier)(nil),           // 178: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 179: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 180: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 181: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 182: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 183: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 184: moraine.wire.Error
+	(*Topology)(nil),          // 185: moraine.wire.Topology
+	(*RunReply)(nil),          // 186: moraine.wire.RunReply
+	(*StepReply)(nil),         // 187: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 188: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 189: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 190: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 191: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 192: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 193: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 194: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 195: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 196: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 197: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 198: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 199: moraine.wire.DeviceState
+	(*Attr)(nil),              // 200: moraine.wire.Attr
+	(FileType)(0),             // 201: moraine.wire.FileType
+	(*Placement)(nil),         // 202: moraine.wire.Placement
+	(*Stripe)(nil),            // 203: moraine.wire.Stripe
+	(*Extent)(nil),            // 204: moraine.wire.Extent
+	(*Object)(nil),            // 205: moraine.wire.Object
+	(*Host)(nil),              // 206: moraine.wire.Host
+	(*Device)(nil),            // 207: moraine.wire.Device
+	(*SigningKey)(nil),        // 208: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 209: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 210: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 211: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 212: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 213: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 214: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15567,221 +15600,222 @@ var file_metadata_proto_depIdxs = []int32{
 	165, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
 	166, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
 	167, // 50: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	168, // 51: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	109, // 52: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	169, // 53: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	170, // 54: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	171, // 55: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	172, // 56: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	173, // 57: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	174, // 58: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	175, // 59: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	176, // 60: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	177, // 61: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	178, // 62: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	179, // 63: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	116, // 64: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	118, // 65: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	119, // 66: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	121, // 67: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	142, // 68: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	143, // 69: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	144, // 70: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	122, // 71: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	127, // 72: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	131, // 73: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	135, // 74: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	139, // 75: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	140, // 76: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	141, // 77: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	145, // 78: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 79: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 80: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 81: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	147, // 82: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	149, // 83: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	151, // 84: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	79,  // 85: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	77,  // 86: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	81,  // 87: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 88: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 89: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	89,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 92: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 93: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	180, // 94: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	181, // 95: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	182, // 96: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	183, // 97: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	126, // 98: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 99: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 100: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	184, // 101: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 102: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 103: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 104: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 105: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 106: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 107: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 108: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 109: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 110: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 111: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 112: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 113: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 114: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 115: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	185, // 116: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	186, // 117: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	187, // 118: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	188, // 119: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	189, // 120: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 121: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	190, // 122: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	191, // 123: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	192, // 124: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 125: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 126: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	132, // 127: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	137, // 128: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	146, // 129: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	148, // 130: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	150, // 131: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	154, // 132: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 133: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 134: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	129, // 135: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	78,  // 136: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 137: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 138: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 139: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	153, // 140: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 141: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 142: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	193, // 143: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	194, // 144: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	11,  // 145: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 146: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	130, // 147: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 148: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	195, // 149: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 150: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	184, // 151: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	196, // 152: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 153: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 154: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 155: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 156: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 157: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 158: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	197, // 159: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 160: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 161: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	198, // 162: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	199, // 163: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	199, // 164: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 165: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	199, // 166: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	199, // 167: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 168: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	200, // 169: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 170: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 171: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	196, // 172: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	201, // 173: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	196, // 174: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	196, // 175: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	201, // 176: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	202, // 177: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	203, // 178: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 179: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 180: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	62,  // 181: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 182: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 183: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 184: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	199, // 185: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	199, // 186: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	203, // 187: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	202, // 188: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	204, // 189: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 190: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	205, // 191: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	206, // 192: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	207, // 193: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	206, // 194: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	208, // 195: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 196: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 197: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	207, // 198: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 199: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 200: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	209, // 201: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 202: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	80,  // 203: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	80,  // 204: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	210, // 205: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 206: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	211, // 207: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 208: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 209: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 210: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	202, // 211: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 212: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 213: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 214: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 215: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	196, // 216: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	198, // 217: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 218: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 219: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 220: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	210, // 221: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	212, // 222: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 223: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 224: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	202, // 225: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 226: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	203, // 227: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	203, // 228: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	202, // 229: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 230: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 231: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	213, // 232: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 233: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 234: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 235: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 236: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 237: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 238: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 239: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 240: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 241: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 242: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 243: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 244: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 245: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	200, // 246: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 247: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 248: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 249: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 250: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 251: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 252: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 253: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 254: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 255: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 256: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 257: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 258: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 259: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 260: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	261, // [261:261] is the sub-list for method output_type
-	261, // [261:261] is the sub-list for method input_type
-	261, // [261:261] is the sub-list for extension type_name
-	261, // [261:261] is the sub-list for extension extendee
-	0,   // [0:261] is the sub-list for field type_name
+	168, // 51: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	169, // 52: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	109, // 53: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	170, // 54: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	171, // 55: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	172, // 56: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	173, // 57: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	174, // 58: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	175, // 59: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	176, // 60: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	177, // 61: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	178, // 62: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	179, // 63: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	180, // 64: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	116, // 65: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	118, // 66: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	119, // 67: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	121, // 68: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	142, // 69: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	143, // 70: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	144, // 71: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	122, // 72: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	127, // 73: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	131, // 74: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	135, // 75: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	139, // 76: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	140, // 77: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	141, // 78: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	145, // 79: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 80: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 81: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 82: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	147, // 83: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	149, // 84: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	151, // 85: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	79,  // 86: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	77,  // 87: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	81,  // 88: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 89: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	98,  // 90: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	89,  // 91: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 92: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 93: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 94: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	181, // 95: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	182, // 96: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	183, // 97: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	184, // 98: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	126, // 99: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 100: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 101: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	185, // 102: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 103: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 104: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 105: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 106: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 107: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 108: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 109: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 110: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 111: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 112: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 113: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 114: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 115: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 116: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	186, // 117: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	187, // 118: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	188, // 119: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	189, // 120: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	190, // 121: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 122: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	191, // 123: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	192, // 124: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	193, // 125: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 126: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 127: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	132, // 128: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	137, // 129: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	146, // 130: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	148, // 131: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	150, // 132: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	154, // 133: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 134: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 135: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	129, // 136: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	78,  // 137: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 138: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 139: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 140: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	153, // 141: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 142: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 143: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	194, // 144: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	195, // 145: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	11,  // 146: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 147: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	130, // 148: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 149: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	196, // 150: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 151: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	185, // 152: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	197, // 153: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 154: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 155: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 156: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 157: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 158: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 159: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	198, // 160: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 161: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 162: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	199, // 163: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	200, // 164: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	200, // 165: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 166: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	200, // 167: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	200, // 168: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 169: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	201, // 170: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 171: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 172: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	197, // 173: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	202, // 174: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	197, // 175: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	197, // 176: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	202, // 177: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	203, // 178: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	204, // 179: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 180: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 181: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	62,  // 182: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 183: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 184: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 185: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	200, // 186: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	200, // 187: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	204, // 188: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	203, // 189: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	205, // 190: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 191: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	206, // 192: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	207, // 193: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	208, // 194: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	207, // 195: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	209, // 196: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 197: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 198: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	208, // 199: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 200: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 201: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	210, // 202: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 203: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	80,  // 204: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	80,  // 205: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	211, // 206: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 207: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	212, // 208: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 209: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 210: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 211: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	203, // 212: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 213: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 214: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 215: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 216: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	197, // 217: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	199, // 218: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 219: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 220: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 221: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	211, // 222: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	213, // 223: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 224: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 225: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	203, // 226: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 227: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	204, // 228: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	204, // 229: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	203, // 230: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 231: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 232: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	214, // 233: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 234: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 235: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 236: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 237: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 238: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 239: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 240: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 241: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 242: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 243: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 244: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 245: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 246: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	201, // 247: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 248: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 249: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 250: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 251: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 252: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 253: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 254: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 255: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 256: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 257: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 258: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 259: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 260: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 261: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	262, // [262:262] is the sub-list for method output_type
+	262, // [262:262] is the sub-list for method input_type
+	262, // [262:262] is the sub-list for extension type_name
+	262, // [262:262] is the sub-list for extension extendee
+	0,   // [0:262] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -15846,6 +15880,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ListParts)(nil),
 		(*MetaRequest_LeaseStep)(nil),
 		(*MetaRequest_MarkStep)(nil),
+		(*MetaRequest_AdoptStep)(nil),
 		(*MetaRequest_ReleaseStep)(nil),
 		(*MetaRequest_QueueMove)(nil),
 		(*MetaRequest_BeginObject)(nil),

@@ -71,6 +71,38 @@ func (c *fleetChecks) ownedJobs(owned map[moraine.SessionID]uint64) error {
 	return err
 }
 
+// adoptions checks that each live job that adopts a directory has its row, and no other.
+func (c *stepChecks) adoptions() error {
+	want := map[string]moraine.JobID{}
+	err := c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || !record.OfAdoption(j.Kind) || !j.Live() {
+			return err
+		}
+		row := string(c.K.Adopt(moraine.InodeID(j.Target)))
+		if want[row] != 0 {
+			c.problem("jobs %s and %s adopt one directory", want[row], j.Id)
+		}
+		want[row] = j.Id
+		return (&record.Adoption{}).Decode(j.Cursor)
+	})
+	if err != nil {
+		return err
+	}
+	err = c.each(record.TabAdopt, func(key, value []byte) error {
+		id, err := record.DecodeID[moraine.JobID](record.JobVersion, value, "adoption")
+		if err == nil && want[string(key)] != id {
+			c.problem("row %x has job %s, which does not adopt that directory now", key, id)
+		}
+		delete(want, string(key))
+		return err
+	})
+	for _, j := range want {
+		c.problem("job %s adopts a directory that has no row for it", j)
+	}
+	return err
+}
+
 // treeClones checks the rows of CLONE_TREE jobs and returns the number of these jobs. Each has a
 // directory without a name.
 func (c *stepChecks) treeClones() (n int, err error) {

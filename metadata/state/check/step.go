@@ -33,7 +33,11 @@ func (c *stepChecks) allSteps() error {
 				reserved += dir.Reserved
 			}
 		}
-		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
+		run := moraine.InodeID(s.Id.Run)
+		if c.inodes[run] == nil {
+			run = 0 // it was removed meanwhile
+		}
+		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != run || dir.Nlink == 0) {
 			c.problem("step %s needs a directory without a name, and has none", s.Id)
 		}
 		if dir := c.inodes[s.Dir]; dir != nil && dir.Step == s.Id {

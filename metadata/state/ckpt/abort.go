@@ -83,6 +83,9 @@ func SilentSteps(v *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 // abortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job
 // removes the sealed parts.
 func abortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
+	if s.Adopted() {
+		return abortAdopted(t, s, reason)
+	}
 	missing, err := MissingRanks(&t.View, s)
 	if err != nil {
 		return err
@@ -90,23 +93,55 @@ func abortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
 	if len(missing) > 0 {
 		reason += "; missing: " + nameRanks(missing, int(s.World-s.Sealed))
 	}
-	job, dir := s.Job, s.Dir
-	s.State, s.Reason, s.Missing, s.Job, s.Dir = record.StepAborted, record.Clip(reason, 2*moraine.MaxNameLen), missing, 0, 0
+	dir := s.Dir
+	s.Missing = missing
+	if err := putAborted(t, s, reason); err != nil {
+		return err
+	}
+	return dropStep(t, s.Id, dir)
+}
+
+// putAborted writes the record of a step as aborted, and ends the job that checks it.
+func putAborted(t *kvtx.Tx, s *record.Step, reason string) error {
+	job := s.Job
+	s.State, s.Reason, s.Job, s.Dir = record.StepAborted, record.Clip(reason, 2*moraine.MaxNameLen), 0, 0
 	putStep(t, s)
 	t.Del(t.K.OpenStep(s.Id))
 	stepChanged(t, s.Id)
-	if job != 0 {
-		j, err := jobs.Job(&t.View, job)
+	if job == 0 {
+		return nil
+	}
+	j, err := jobs.Job(&t.View, job)
+	if err != nil || j == nil || !j.Live() {
+		return err
+	}
+	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, record.Clip(reason, moraine.MaxNameLen))
+}
+
+// abortAdopted aborts a step that a job makes of files. The same step may be made again at once, so
+// the rows of its parts end with it. There are at most maxAdopted/partFiles of them.
+func abortAdopted(t *kvtx.Tx, s *record.Step, reason string) error {
+	dir, adopter, judged := s.Dir, s.Adopter, s.State == record.StepSealed
+	s.Adopter, s.Sealed, s.Bytes, s.Degraded = 0, 0, 0, 0
+	if err := putAborted(t, s, reason); err != nil {
+		return err
+	}
+	for _, prefix := range [][]byte{t.K.Parts(s.Id), t.K.StepBlocks(s.Id)} {
+		keys, err := t.KeysUnder(prefix, maxAdopted)
 		if err != nil {
 			return err
 		}
-		if j != nil && j.Live() {
-			if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, record.Clip(reason, moraine.MaxNameLen)); err != nil {
-				return err
-			}
+		for _, key := range keys {
+			t.Del(key)
 		}
 	}
-	return dropStep(t, s.Id, dir)
+	if err := dropDir(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: s.Id.String()}, dir); err != nil {
+		return err
+	}
+	if adopter == 0 {
+		return nil
+	}
+	return adoptedStepAborted(t, adopter, reason, judged)
 }
 
 // nameRanks names the first few of n ranks.
@@ -133,6 +168,11 @@ func nameRanks(ranks []uint32, n int) string {
 // dropStep queues a job that removes a checkpoint's unlinked directory and then the rows of its
 // parts.
 func dropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
+	return dropDir(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id}, dir)
+}
+
+// dropDir queues a job that removes a checkpoint's unlinked directory.
+func dropDir(t *kvtx.Tx, spec jobs.JobSpec, dir moraine.InodeID) error {
 	d, err := tree.Inode(t, dir)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -143,7 +183,7 @@ func dropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	d.Detach()
 	d.Nlink = 0
 	tree.PutInode(t, d)
-	job, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id})
+	job, err := jobs.AddJob(t, spec)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,8 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 		return err
 	}
 	s.SetLevel(s.FilesLevel(), t.Now)
-	s.State, s.At = record.StepCommitted, t.Now
+	adopter := s.Adopter
+	s.State, s.At, s.Adopter = record.StepCommitted, t.Now, 0
 	if t.Count[record.CLostStripes] > 0 {
 		t.LossChanged() // its bytes may be among the lost ones: the leader will check
 	}
@@ -117,6 +118,11 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	r.AddStep(s.Level, 1)
 	t.Put(t.K.Run(r.Id), r.Encode())
 	stepChanged(t, s.Id)
+	if adopter != 0 {
+		if err := adoptedStepCommitted(t, adopter); err != nil {
+			return err
+		}
+	}
 	if err := refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 		case j.Ending != 0:
 			return true, endClone(t, j, c)
 		case c.From != 0:
-			if err := cloneMore(t, j, c, stop); err != nil {
+			if err := cloneMore(t, j, &c.FileClone, stop); err != nil {
 				return false, err
 			}
 		case len(keys) == 0:
@@ -148,7 +148,7 @@ func cloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Ino
 		return nil
 	}
 	c.From, c.Into, c.Generation, c.UpTo = src.Id, i.Id, src.Generation, 0
-	return cloneMore(t, j, c, stop)
+	return cloneMore(t, j, &c.FileClone, stop)
 }
 
 // linkLike gives a copy its name without changing the directory's times.
@@ -171,7 +171,7 @@ func retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
 }
 
 // cloneMore shares the next tables of the file in progress.
-func cloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
+func cloneMore(t *kvtx.Tx, j *record.Job, c *record.FileClone, stop int) error {
 	src, err := tree.ReadInode(&t.View, c.From)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
 		return uncloned(t, c)
@@ -235,7 +235,7 @@ func cloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 }
 
 // uncloned removes the file in progress from the new tree because its source was removed.
-func uncloned(t *kvtx.Tx, c *record.TreeClone) error {
+func uncloned(t *kvtx.Tx, c *record.FileClone) error {
 	i, err := tree.Inode(t, c.Into)
 	if err != nil {
 		return kvtx.Damaged(err)

@@ -12,7 +12,8 @@ import (
 
 // Leased reports whether movers lease jobs of a kind. The leader runs the other kinds.
 func Leased(kind wire.JobKind) bool {
-	return record.OfStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || record.OfTier(kind)
+	return record.OfStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE ||
+		kind == wire.JobKind_JOB_KIND_READ_TRACKER || record.OfTier(kind)
 }
 
 // ReadyJobs returns at most limit jobs of the kinds that may be leased or run now. For leased

@@ -82,3 +82,5 @@ func (k ckptKeys) SessionLeases(reader moraine.SessionID) []byte {
 func (k ckptKeys) SessionLease(reader moraine.SessionID, s record.StepID) []byte {
 	return s.Append(record.Be64(k.Key(record.TabSessLease, 28), uint64(reader)))
 }
+
+func (k ckptKeys) Adopt(i moraine.InodeID) []byte { return k.U64(record.TabAdopt, uint64(i)) }

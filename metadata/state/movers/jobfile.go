@@ -23,7 +23,7 @@ func IsOfJob(v *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) 
 		return false, err
 	}
 	switch {
-	case record.OfFile(j.Kind):
+	case record.OfFile(j.Kind), j.Kind == wire.JobKind_JOB_KIND_READ_TRACKER:
 		return j.Target == uint64(file), nil
 	case j.Kind == wire.JobKind_JOB_KIND_REWRITE:
 		return j.Target == uint64(file) || slices.Contains(j.RewriteTask().GetFiles(), uint64(file)), nil

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -149,6 +150,9 @@ func FinishJob(t *kvtx.Tx, op *wire.FinishJob) (*wire.MetaResponse, error) {
 	if record.OfTier(j.Kind) {
 		return kvtx.Done(), tier.FinishMove(t, j, op)
 	}
+	if op.GetError() == "" && j.Kind == wire.JobKind_JOB_KIND_READ_TRACKER {
+		return kvtx.Done(), ckpt.TrackerRead(t, j, op.GetText())
+	}
 	if op.GetError() == "" {
 		return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 	}
@@ -186,6 +190,8 @@ func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 		return kvtx.Done(), nil
 	case j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE:
 		return kvtx.Done(), tier.CancelTree(t, j, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
+	case j.Kind == wire.JobKind_JOB_KIND_ADOPT:
+		return kvtx.Done(), ckpt.CancelAdoption(t, j, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 	case !jobs.Leased(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would request it again
 		return nil, kvtx.Fail(moraine.InvalidArgument, "cancel job", j.Id.String(), "a %s job must complete what it began: it cannot be canceled", j.Kind)
 	}

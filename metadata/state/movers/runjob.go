@@ -29,7 +29,8 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j == nil || !j.Live() || (j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.State == wire.JobState_JOB_STATE_RUNNING) {
+	// A job of the leader that is running waits for other jobs.
+	if j == nil || !j.Live() || (!jobs.Leased(j.Kind) && j.State == wire.JobState_JOB_STATE_RUNNING) {
 		return kvtx.Done(), nil
 	}
 	t.IgnoresQuota = true
@@ -61,6 +62,9 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 		return ran(t, j, over, err)
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
 		over, err := tier.RunMoveTree(t, j, limit)
+		return ran(t, j, over, err)
+	case wire.JobKind_JOB_KIND_ADOPT:
+		over, err := ckpt.RunAdopt(t, j, limit)
 		return ran(t, j, over, err)
 	default:
 		return nil, kvtx.Fail(moraine.InvalidArgument, "run job", j.Id.String(), "movers lease jobs of kind %s: the leader does not run them", j.Kind)

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/record"
@@ -24,6 +25,9 @@ func delInode(t *kvtx.Tx, i *record.Inode) error {
 		t.Count[record.CPolicies]--
 	}
 	if i.Typ == record.TypeDirectory {
+		if err := orphanSteps(t, i); err != nil {
+			return err
+		}
 		if err := usage.DropQuota(t, i.Id); err != nil {
 			return err
 		}
@@ -44,5 +48,36 @@ func delInode(t *kvtx.Tx, i *record.Inode) error {
 	delete(t.Inodes, i.Id)
 	t.Count[record.CInodes]--
 	tree.TouchAttr(t, i, kvtx.Removed)
+	return nil
+}
+
+// orphanSteps takes the directories of unfinished steps out of a run that is removed: they have no
+// name in it, and outlive it until their steps are aborted.
+func orphanSteps(t *kvtx.Tx, run *record.Inode) error {
+	r, err := tree.RunRecord(&t.View, moraine.RunID(run.Id))
+	if err != nil || r == nil {
+		return err
+	}
+	var dirs []moraine.InodeID
+	err = t.EachIn(t.K.Steps(r.Id), func(_, value []byte) (bool, error) {
+		s := &record.Step{}
+		err := s.Decode(value)
+		if s.State == record.StepOpen || s.State == record.StepSealed {
+			dirs = append(dirs, s.Dir)
+		}
+		return true, err
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range dirs {
+		dir, err := tree.Inode(t, id)
+		if err != nil {
+			return kvtx.Damaged(err)
+		}
+		Open(t, dir)
+		dir.Detach()
+		tree.PutInode(t, dir)
+	}
 	return nil
 }

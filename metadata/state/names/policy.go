@@ -124,9 +124,12 @@ func policyScheme(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (moraine.Sche
 	return p.Scheme, err
 }
 
-// FlushOnCommit queues a flush of a file with new content or a new place, if the policy there
-// requires one.
+// FlushOnCommit queues what the policy there requires for a file with new content or a new place: a
+// flush of it, and the adoption of the directory that it completes.
 func FlushOnCommit(t *kvtx.Tx, i *record.Inode) error {
+	if err := adoptComplete(t, i); err != nil {
+		return err
+	}
 	if t.Count[record.CPolicies] == 0 || i.Typ != record.TypeFile || i.Nlink == 0 || i.Clean() {
 		return nil
 	}
@@ -154,6 +157,9 @@ func FlushTree(t *kvtx.Tx, dir *record.Inode) error {
 // flushMoved queues flushes for what a rename moved to another directory.
 func flushMoved(t *kvtx.Tx, i *record.Inode) error {
 	if i.Typ == record.TypeDirectory {
+		if err := adoptRenamed(t, i); err != nil {
+			return err
+		}
 		return FlushTree(t, i)
 	}
 	return FlushOnCommit(t, i)

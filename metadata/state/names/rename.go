@@ -97,7 +97,7 @@ func move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newN
 	child.Ctime = t.Now
 	tree.PutInode(t, child)
 	if dir.Id == newDir.Id {
-		return nil
+		return adoptRenamed(t, child)
 	}
 	return flushMoved(t, child)
 }

@@ -16,10 +16,22 @@ type TreeClone struct {
 	Top    moraine.InodeID // of the new tree
 	Parent moraine.InodeID // where the tree will appear
 	Name   string
-	// The file in progress, if it has more tables than one piece may share.
+	FileClone
+}
+
+// FileClone is the file in progress of a job that clones files, if it has more tables than one piece
+// may share. Zero: none.
+type FileClone struct {
 	From, Into moraine.InodeID
-	Generation moraine.Generation
-	UpTo       int64 // tables that end at or before this offset are shared
+	Generation moraine.Generation // of From
+	UpTo       int64              // tables that end at or before this offset are shared
+}
+
+func (f *FileClone) fields(c *codec) {
+	fixed64(c, &f.From)
+	fixed64(c, &f.Into)
+	fixed64(c, &f.Generation)
+	uvarint(c, &f.UpTo)
 }
 
 const treeCloneVersion = 1
@@ -35,10 +47,7 @@ func (t *TreeClone) fields(c *codec) *codec {
 	fixed64(c, &t.Top)
 	fixed64(c, &t.Parent)
 	c.string(&t.Name)
-	fixed64(c, &t.From)
-	fixed64(c, &t.Into)
-	fixed64(c, &t.Generation)
-	uvarint(c, &t.UpTo)
+	t.FileClone.fields(c)
 	return c
 }
 

@@ -41,7 +41,7 @@ var clusterCodecs = []valueKind{
 		err := u.Decode(b)
 		return u.Encode(), err
 	}},
-	{"tree-clone", (&TreeClone{Top: 1<<40 | 5, Parent: 1, Name: "copy", From: 7, Into: 8, Generation: 1<<56 | 2, UpTo: 1 << 30}).Encode(), again(func() *TreeClone { return &TreeClone{} })},
+	{"tree-clone", (&TreeClone{Top: 1<<40 | 5, Parent: 1, Name: "copy", FileClone: FileClone{From: 7, Into: 8, Generation: 1<<56 | 2, UpTo: 1 << 30}}).Encode(), again(func() *TreeClone { return &TreeClone{} })},
 	{"cloned-directory", (&ClonedDir{Into: 1<<40 | 9, Last: "name"}).Encode(), again(func() *ClonedDir { return &ClonedDir{} })},
 	{"routing", EncodeRouting(7), func(b []byte) ([]byte, error) {
 		epoch, err := DecodeRouting(b)
@@ -120,8 +120,15 @@ var clusterCodecs = []valueKind{
 	{"lost-step", (&Step{State: StepCommitted, World: 4, Sealed: 4, Dir: 1<<40 | 30, Bytes: 1 << 40, Level: moraine.NVMe, Digest: bytes.Repeat([]byte{7}, 32),
 		Index: 1<<40 | 33, Loss: StepLoss{1<<40 | 31, 1 << 33}}).Encode(), again(func() *Step { return &Step{} })},
 	{"begun-part", (&Part{Session: 1<<40 | 2}).Encode(), again(func() *Part { return &Part{} })},
-	{"sealed-part", (&Part{Session: 1<<40 | 2, Sealed: true, Digest: [32]byte{9}, Files: []PartFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33}}}).Encode(),
+	{"sealed-part", (&Part{Session: 1<<40 | 2, Sealed: true, Digest: [32]byte{9}, Files: []PartFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33, From{}}}}).Encode(),
 		again(func() *Part { return &Part{} })},
+	{"adopted-part", (&Part{Sealed: true, Digest: [32]byte{9}, Files: []PartFile{{1<<40 | 31, "__0_0.distcp", 0, 1 << 33, From{1<<40 | 7, 1<<56 | 4}}}}).Encode(),
+		again(func() *Part { return &Part{} })},
+	{"adopted-step", (&Step{State: StepOpen, World: 2, Sealed: 1, Dir: 1<<40 | 30, Format: wire.CheckpointFormat_CHECKPOINT_FORMAT_DCP, From: 1<<40 | 6, Adopter: 1<<40 | 7}).Encode(),
+		again(func() *Step { return &Step{} })},
+	{"adoption", (&Adoption{Format: wire.CheckpointFormat_CHECKPOINT_FORMAT_HF, Quiet: true, Again: true, Phase: AdoptCopy, Last: "a/b", N: 65, Files: 100, Sum: 5, Seen: 6, Refused: 7,
+		Clone: FileClone{From: 7, Into: 8, Generation: 1<<56 | 2, UpTo: 1 << 30}, Part: []PartFile{{1<<40 | 32, "a%2Fb", 0, 9, From{1<<40 | 8, 1<<56 | 5}}}}).Encode(),
+		again(func() *Adoption { return &Adoption{} })},
 	{"block", (&Block{Sealed: []byte{0x0f}, Digest: bytes.Repeat([]byte{8}, 32)}).Encode(), again(func() *Block { return &Block{} })},
 	{"file-below-nvme", UnsafeFile{Generation: 1<<56 | 4, UpTo: 1 << 33}.Encode(), again(func() *UnsafeFile { return &UnsafeFile{} })},
 	{"lost-file", UnsafeFile{Generation: 1<<56 | 4, UpTo: 1 << 33, Mark: 1 << 34, Found: true}.Encode(), again(func() *UnsafeFile { return &UnsafeFile{} })},

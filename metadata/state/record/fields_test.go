@@ -81,6 +81,7 @@ var roundTrips = []trip{
 	trips[Fleet]("", "", nil),
 	trips[Device]("Id", "", func(d *Device) { d.State, d.Asked = DeviceOut, DeviceDraining }),
 	trips[TreeClone]("", "", nil),
+	trips[Adoption]("", "", nil),
 	trips[ClonedDir]("", "", nil),
 	trips[ConcatJob]("", "", nil),
 	trips[Usage]("", "", nil),

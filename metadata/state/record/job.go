@@ -40,7 +40,7 @@ type Job struct {
 	Updated uint64
 	Subject string
 	Step    StepID // of a checkpoint's job
-	Target  uint64 // device of a scan
+	Target  uint64 // device of a scan; directory or tracker file of an adoption
 	Cursor  []byte
 	Leases  uint32
 	Tries   uint32 // number of failed tries
@@ -137,7 +137,7 @@ func (j *Job) ToWire() *wire.Job {
 	if j.Step != (StepID{}) {
 		w.Step = j.Step.ToWire()
 	}
-	if OfFile(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE {
+	if OfFile(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE || OfAdoption(j.Kind) {
 		w.Inode, w.Moves = j.Target, j.Moves
 	}
 	if j.Kind == wire.JobKind_JOB_KIND_CONCAT && j.State == wire.JobState_JOB_STATE_DONE {
@@ -181,6 +181,12 @@ func OfFile(kind wire.JobKind) bool {
 // OfTier reports whether only movers with a bucket can lease jobs of a kind.
 func OfTier(kind wire.JobKind) bool {
 	return OfFile(kind) || kind == wire.JobKind_JOB_KIND_DELETE_OBJECT
+}
+
+// OfAdoption reports whether jobs of a kind adopt a directory. A directory or tracker file has at most
+// one live job of these.
+func OfAdoption(kind wire.JobKind) bool {
+	return kind == wire.JobKind_JOB_KIND_ADOPT || kind == wire.JobKind_JOB_KIND_READ_TRACKER
 }
 
 // DecodeTreeDir decodes the last name that a tree job saw in a directory.

@@ -73,6 +73,7 @@ const (
 	TabRunJob    = 0x4c // run | scheduler's job -> its highest restart
 	TabStepLease = 0x4d // run | attempt | step | session -> how many read leases the session has on the step
 	TabSessLease = 0x4e // session | run | attempt | step: the same, by session
+	TabAdopt     = 0x4f // directory, or tracker file -> live job that adopts it
 	TabStepBlock = 0x4b // run | attempt | step | rank/1024 -> which ranks have sealed
 
 	TabObject       = 0x50 // object -> record

@@ -24,12 +24,13 @@ type PartFile struct {
 	Name  string
 	Crc   uint32
 	Size  uint64
+	From  From // of an adopted step
 }
 
 const partVersion = 1
 
 // Encode returns the stored value.
-func (p *Part) Encode() []byte { return p.fields(encoder(64 + 48*len(p.Files))).B }
+func (p *Part) Encode() []byte { return p.fields(encoder(64 + 64*len(p.Files))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (p *Part) Decode(b []byte) error { return p.fields(decoder(b)).End("part") }
@@ -42,14 +43,22 @@ func (p *Part) fields(c *codec) *codec {
 		return c
 	}
 	c.array(p.Digest[:])
-	files := list(c, &p.Files, 14)
-	for i := range files {
-		fixed64(c, &files[i].Inode)
-		c.string(&files[i].Name)
-		c.fixed32(&files[i].Crc)
-		uvarint(c, &files[i].Size)
-	}
+	partFiles(c, &p.Files)
 	return c
+}
+
+// partFiles is a list of files as part of a record.
+func partFiles(c *codec, p *[]PartFile) {
+	files := list(c, p, 16)
+	for i := range files {
+		f := &files[i]
+		fixed64(c, &f.Inode)
+		c.string(&f.Name)
+		c.fixed32(&f.Crc)
+		uvarint(c, &f.Size)
+		uvarint(c, &f.From.Inode)
+		uvarint(c, &f.From.Generation)
+	}
 }
 
 // Equal reports whether two parts have the same digest and files.

@@ -88,6 +88,11 @@ type Step struct {
 	// The jobs that took the step to the bucket, and from the devices, as the policy says; 0: none yet.
 	Flush, Evict moraine.JobID
 	Loss         StepLoss // a lost place of a committed step
+	// Of an adopted step: what wrote the files, and the directory with them. Adopter is the job that
+	// clones them, until it ends.
+	Format  wire.CheckpointFormat
+	From    moraine.InodeID
+	Adopter moraine.JobID
 }
 
 const (
@@ -147,6 +152,9 @@ func (s *Step) fields(c *codec) *codec {
 	c.bool(&s.Pinned)
 	fixed64(c, &s.Flush)
 	fixed64(c, &s.Evict)
+	oneByte(c, &s.Format)
+	fixed64(c, &s.From)
+	fixed64(c, &s.Adopter)
 	if state&stepHasLoss != 0 {
 		fixed64(c, &s.Loss.Inode)
 		if uvarint(c, &s.Loss.Offset); s.Loss.Inode == 0 {
@@ -165,6 +173,9 @@ func (s *Step) ToWire() *wire.Step {
 		Mark: s.Mark, Note: s.Note, Tags: s.Tags, Pinned: s.Pinned,
 		Files: s.Files, BelowNvme: s.BelowNVMe, BelowObject: s.BelowObject,
 	}
+	if s.Adopted() {
+		w.Adopted = &wire.Adopted{Format: s.Format, Dir: uint64(s.From)}
+	}
 	if s.State == StepCommitted {
 		w.Path = s.Id.String()
 	}
@@ -179,6 +190,9 @@ func (s *Step) ToWire() *wire.Step {
 	}
 	return w
 }
+
+// Adopted reports whether the step has clones of files that a framework wrote.
+func (s *Step) Adopted() bool { return s.Format != 0 }
 
 // AddFile counts a file of the step that has a level.
 func (s *Step) AddFile(level moraine.Level) {

@@ -22,7 +22,7 @@ func NewCkptCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ckpt",
 		GroupID: cli.GroupFiles,
-		Short:   "Save, list, compare, restore, verify and remove checkpoints",
+		Short:   "Save, adopt, list, compare, restore, verify and remove checkpoints",
 		Long: `A run is a directory. A checkpoint (a step) is a directory in the run. It appears when
 all ranks have written their parts and the parts cover every tensor. RUN/latest names
 the newest checkpoint on the current branch.`,
@@ -32,7 +32,7 @@ the newest checkpoint on the current branch.`,
 	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptPushCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptDiffCommand(env),
 		newCkptImportCommand(env), newCkptExportCommand(env), newCkptWaitCommand(env), newCkptAdviseCommand(env), newCkptRemoveCommand(env))
 	cmd.AddCommand(newCkptWatchCommand(env), newCkptDrillCommand(env), newCkptMarkCommand(env), newCkptPinCommand(env, true), newCkptPinCommand(env, false),
-		newCkptPolicyCommand(env), newCkptPruneCommand(env))
+		newCkptPolicyCommand(env), newCkptPruneCommand(env), newCkptAdoptCommand(env))
 	return cmd
 }
 

@@ -35,7 +35,7 @@ func copiesOf(ctx context.Context, k *ckpt.Checkpoint, parts bool) ([]fileCopy, 
 	}
 	var copies []fileCopy
 	for i, f := range k.Files() {
-		copies = append(copies, fileCopy{f.Name, f.Size, func(ctx context.Context, w io.Writer) error { return k.WriteFile(ctx, w, i) }})
+		copies = append(copies, fileCopy{filepath.FromSlash(f.Path), f.Size, func(ctx context.Context, w io.Writer) error { return k.WriteFile(ctx, w, i) }})
 	}
 	return copies, nil
 }

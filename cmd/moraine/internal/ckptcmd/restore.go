@@ -28,7 +28,7 @@ func newCkptRestoreCommand(env *cli.Env) *cobra.Command {
 "ckpt import" made the checkpoint, these are the files that it saved, byte for byte, by their
 names. (If two ranks saved files of the same name, each rank's are in DIR/rank-NNNNN.) Otherwise,
 or with --parts, they are the files of the step's directory: one safetensors file for each rank,
-and its blobs. "ckpt export" writes whole tensors instead.
+and its blobs. The files of an adopted directory get their paths in it again. "ckpt export" writes whole tensors instead.
 
 Nobody can remove the checkpoint meanwhile. Bytes that are damaged at one level come from the
 next; a warning names them. With --fallback the command skips a damaged latest checkpoint, with a

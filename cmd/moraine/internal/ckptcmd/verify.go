@@ -32,10 +32,13 @@ func newCkptVerifyCommand(env *cli.Env) *cobra.Command {
 			}
 			if env.Global.JSON {
 				return cli.PrintJSON(env.Out, map[string]any{"step": k.Info.Step, "attempt": k.Info.Attempt, "files": report.Files,
-					"tensors": report.Tensors, "bytes": report.Bytes, "digest": fmt.Sprintf("%x", report.Digest)})
+					"tensors": report.Tensors, "bytes": report.Bytes, "bytes_without_digest": report.Undigested, "digest": fmt.Sprintf("%x", report.Digest)})
 			}
 			env.Note("step %d of %s is intact: %s in %s, %s read and checked in %v\ndigest %x",
 				k.Info.Step, l, cli.CountOf(int(report.Tensors), "tensor"), cli.CountOf(int(report.Files), "file"), cli.Size(uint64(report.Bytes)), time.Since(start).Round(time.Millisecond), report.Digest)
+			if report.Undigested > 0 {
+				env.Note("%s of it are adopted files: the step has no digest of them, and the checksums of their chunks are right", cli.Size(uint64(report.Undigested)))
+			}
 			return nil
 		},
 	}

@@ -1,0 +1,43 @@
+package adopt
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Never says that no directory becomes a step by itself, also if the policy of a directory above says
+// so. Only SetPolicy takes it.
+const Never Format = "never"
+
+// SetPolicy sets on a directory which directories below it become steps by themselves: those of a
+// format, none (Never), or those that the policy of the directory above says (empty). The last file
+// that a framework writes makes its directory the step whose number is at the end of the directory's
+// name, in the run that is the directory above. For Megatron the run is the directory of the tracker
+// file. The other parts of the directory's policy stay. Two callers at the same time may undo each
+// other's change.
+func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f Format) error {
+	format, ok := formats[f]
+	switch {
+	case f == Never:
+		format = wire.CheckpointFormat_CHECKPOINT_FORMAT_NONE
+	case !ok && f != "":
+		return invalid("format %q: it must be dcp, megatron, hf or never", f)
+	}
+	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: uint64(dir)}}})
+	if err != nil {
+		return err
+	}
+	own := resp.GetPolicy().GetOwn()
+	if own == nil {
+		own = &wire.Policy{}
+	}
+	if own.Checkpoint == nil {
+		own.Checkpoint = &wire.CheckpointPolicy{}
+	}
+	own.Checkpoint.Format = format
+	_, err = c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: uint64(dir), Policy: own}}})
+	return err
+}
