@@ -287,6 +287,25 @@ func TestATrainerFindsTheNextAgent(t *testing.T) {
 	n.requireStep(2, 1)
 }
 
+// TestAWaitGoesOnWithTheNextAgent: the end of an agent does not end the Wait of a trainer. The next
+// agent answers it.
+func TestAWaitGoesOnWithTheNextAgent(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.wrap = holdSeals
+	n.start(0)
+	part := n.trainer("one", 0, 1).save(1, 0)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := part.Wait(context.Background(), moraine.NVMe)
+		waited <- err
+	}()
+	time.Sleep(200 * time.Millisecond) // until it waits; if it does not yet, it finds no agent
+	require.ErrorIs(t, n.stop(), moraine.Incomplete)
+	n.wrap = nil
+	n.start(time.Minute)
+	require.NoError(t, <-waited)
+}
+
 // TestAnUnsealedPartEndsWithItsTrainer: the other ranks learn at once that a trainer died while it
 // copied, and its memory is given back.
 func TestAnUnsealedPartEndsWithItsTrainer(t *testing.T) {

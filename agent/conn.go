@@ -114,6 +114,9 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 		ctx, stop := c.untilHangup(a.work)
 		reply, file := c.answer(ctx, &req)
 		stop()
+		if reply.Error != nil && a.work.Err() != nil {
+			return // the agent ends: without an answer, the trainer repeats the request to the next one
+		}
 		err = c.send(reply, file)
 		if errors.Is(err, moraine.TooLarge) {
 			err = c.send(&agentproto.Reply{Error: agentproto.ErrorOf(err)}, nil)
