@@ -21,15 +21,17 @@ type agentProc struct {
 	t   *testing.T
 	c   *devcluster.Cluster
 	dir string // in memory
-	cmd *exec.Cmd
-	log bytes.Buffer
+	// memory and grace are --arena-memory and --grace.
+	memory, grace string
+	cmd           *exec.Cmd
+	log           bytes.Buffer
 }
 
 func newAgentProc(t *testing.T, c *devcluster.Cluster) *agentProc {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "moraine-test-")
 	require.NoError(t, err)
-	a := &agentProc{t: t, c: c, dir: dir}
+	a := &agentProc{t: t, c: c, dir: dir, memory: "48MiB", grace: "25s"}
 	t.Cleanup(func() {
 		if a.cmd != nil {
 			_ = a.cmd.Process.Kill() // it may have ended
@@ -50,7 +52,7 @@ func (a *agentProc) start() {
 	path, err := binary()
 	require.NoError(a.t, err)
 	_ = os.Remove(a.socket())
-	a.cmd = exec.Command(path, "agent", "--socket", a.socket(), "--arena-dir", filepath.Join(a.dir, "arena"), "--arena-memory", "48MiB",
+	a.cmd = exec.Command(path, "agent", "--socket", a.socket(), "--arena-dir", filepath.Join(a.dir, "arena"), "--arena-memory", a.memory, "--grace", a.grace,
 		"--endpoint", a.c.Endpoint(), "--certs", a.c.Certs(), "--identity", "admin", "--mode", a.c.Mode())
 	a.cmd.Stderr = &a.log
 	require.NoError(a.t, a.cmd.Start())
@@ -70,10 +72,16 @@ func (a *agentProc) end(sig syscall.Signal) int {
 // run runs a command of the tree and returns its output and exit code.
 func (a *agentProc) run(args ...string) (string, int) {
 	a.t.Helper()
+	return a.runAs("one", args...)
+}
+
+// runAs is run as part of a launch.
+func (a *agentProc) runAs(launch string, args ...string) (string, int) {
+	a.t.Helper()
 	path, err := binary()
 	require.NoError(a.t, err)
 	cmd := exec.Command(path, append(args, "--endpoint", a.c.Endpoint(), "--certs", a.c.Certs(), "--identity", "admin", "--mode", a.c.Mode())...)
-	cmd.Env = append(os.Environ(), "MORAINE_LAUNCH=one")
+	cmd.Env = append(os.Environ(), "MORAINE_LAUNCH="+launch)
 	out, _ := cmd.CombinedOutput() // the code says it
 	return string(out), cmd.ProcessState.ExitCode()
 }
