@@ -41,6 +41,33 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 }
 
+// The benchmark of checkpoints runs to its end: saves to each level, restores from each, restores by
+// other numbers of ranks, and a training loop, also with the agent's rate limit. It
+// fails by itself if a restored byte differs, or comes from another level than the line says. A row
+// of saves reports what its processes have. Only the long form runs it.
+func TestBenchmarkOfCheckpoints(t *testing.T) {
+	testseed.OnlyLong(t)
+	bin, err := binary()
+	require.NoError(t, err)
+	want := strings.Fields(`ckpt-stall ckpt-stall-time ckpt-memory ckpt-nvme ckpt-object
+		ckpt-restore-arena ckpt-restore-memory ckpt-restore-memory-hits ckpt-restore-nvme ckpt-restore-object
+		ckpt-reshard-4-2 ckpt-reshard-2-3 ckpt-reshard-3-8
+		ckpt-train ckpt-train-flush ckpt-train-paced ckpt-train-paced-flush`)
+	require.Equal(t, want, runBenchmark(t, bin, "ckpt", "--size", "96MiB"))
+
+	names := runBenchmark(t, bin, "ckpt", "--size", "8MiB", "--repeat", "20")
+	require.Equal(t, "ckpt-row", names[0])
+	for _, part := range []string{"trainers", "agent", "servers"} {
+		for _, at := range []string{"middle", "end"} {
+			require.Contains(t, names, "ckpt-row-"+part+"-rss-"+at)
+			require.Contains(t, names, "ckpt-row-"+part+"-descriptors-"+at)
+		}
+	}
+	for _, name := range []string{"ckpt-row-trainers-shm-end", "ckpt-row-agent-shm-end"} {
+		require.Contains(t, names, name)
+	}
+}
+
 // A rebuild with another scheme than the usual one, with the chunkservers that it
 // needs.
 func TestBenchmarkOfARebuildByScheme(t *testing.T) {

@@ -24,6 +24,11 @@ type Env struct {
 	// RaftNode is the command line of a node of bare Raft; its flags are appended.
 	// It is nil if the target is not one of our clusters.
 	RaftNode []string
+	// Agent is the command line of a training node's agent in Cluster; its flags are appended.
+	// Ckpt needs it.
+	Agent []string
+	// Repeat is how many saves in a row Ckpt measures, in place of its other lines; 0: none.
+	Repeat int
 	// Open opens the target for the benchmark itself.
 	Open func(ctx context.Context) (Target, error)
 	// Bytes is how much a run moves (at least 4 GiB for a record). Devices is how

@@ -74,7 +74,7 @@ var arrows = []arrow{
 	{"internal", nil},
 	{"internal/llama", []string{"client"}},
 	{"internal/devcluster", []string{"internal/netns", "tiers", "transport"}},
-	{"internal/bench", []string{"client", "internal/devcluster", "metadata/raftstore", "metadata/state", "transport"}},
+	{"internal/bench", []string{"client", "internal/devcluster", "internal/llama", "metadata/raftstore", "metadata/state", "transport"}},
 	{"internal/demo", []string{"client", "fuse", "internal/bench", "internal/devcluster", "internal/llama", "tiers/object", "transport"}},
 	{".", nil},
 }

@@ -36,6 +36,9 @@ type Model struct {
 	// Divide divides every dimension of the published shapes, for tests with little
 	// memory. 0 and 1: the published shapes.
 	Divide int64
+	// AtMost bounds the bytes of all tensors together; 0: no bound. The layers come first then,
+	// and the last tensor may have fewer rows.
+	AtMost int64
 }
 
 // Demo is a checkpoint of about 2.5 GiB. The embedding and the output matrix alone
@@ -101,7 +104,7 @@ func (m Model) Tensors() []Tensor {
 	}
 	add("model.norm.weight", hidden)
 	add("lm_head.weight", vocab, hidden)
-	return out
+	return m.cut(out)
 }
 
 // Bytes returns the size of all tensors together.

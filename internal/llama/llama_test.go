@@ -14,6 +14,25 @@ func TestSizes(t *testing.T) {
 	require.Len(t, all.Tensors(), 291)
 }
 
+func TestSizedModelsHavePublishedShapes(t *testing.T) {
+	published := map[string][]int64{}
+	for _, w := range (llama.Model{Layers: llama.PublishedLayers}).Tensors() {
+		published[w.Name] = w.Shape
+	}
+	for _, bytes := range []int64{96 << 20, 2 << 30, 12 << 30} {
+		m := llama.Sized(bytes)
+		require.LessOrEqual(t, m.Bytes(), bytes)
+		require.Greater(t, m.Bytes(), bytes-64<<10, "the last row that fits is there")
+		tensors := m.Tensors()
+		for _, w := range tensors[:len(tensors)-1] {
+			require.Equal(t, published[w.Name], w.Shape, w.Name)
+		}
+		last := tensors[len(tensors)-1]
+		require.Equal(t, published[last.Name][1:], last.Shape[1:])
+		require.LessOrEqual(t, last.Shape[0], published[last.Name][0])
+	}
+}
+
 func TestFillIsTheSameFromAnyOffset(t *testing.T) {
 	whole := make([]byte, 10_000)
 	llama.Fill(whole, 7, "w", 0)

@@ -37,6 +37,9 @@ func NewShard(m Model, rank, world uint32) *Shard {
 	return s
 }
 
+// Data returns the memory of the rank's rows, of each tensor in turn. It stays the shard's.
+func (s *Shard) Data() [][]byte { return s.data }
+
 // Bytes returns the size of the rank's part.
 func (s *Shard) Bytes() int64 { return s.bytes }
 

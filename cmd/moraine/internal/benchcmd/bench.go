@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/bench"
@@ -43,6 +42,7 @@ type benchOptions struct {
 	how           []string
 	scheme        string
 	noForeground  bool
+	repeat        int
 	profile       string
 }
 
@@ -62,7 +62,9 @@ func (b *benchmark) alone() bool {
 
 // inMemory reports whether the benchmark also measures reads from the memory of
 // chunkservers. It then gives them more memory.
-func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "read" }
+func (b *benchmark) inMemory() bool {
+	return b.name == "write" || b.name == "read" || b.name == "ckpt"
+}
 
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
@@ -86,6 +88,10 @@ var benchmarks = []benchmark{
 	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, devcluster.Config{S3: true}, bench.S3},
 	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Flush},
 	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Stage},
+	{"ckpt", "checkpoints of four ranks through the agent of their node: stall, time to each level, " +
+		"restores from each level and by other numbers of ranks, a training loop beside them; with " +
+		"--repeat the memory of many saves in a row", 1,
+		devcluster.Config{ObjectServer: true, MetadataArgs: benchRemoval}, bench.Ckpt},
 	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
 		"with the disk; reads and writes of a foreground load meanwhile", 1,
 		devcluster.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
@@ -98,6 +104,9 @@ const rebuildBytes = 10 << 30
 func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
 	if b.name == "rebuild" && !cmd.Flags().Changed("bytes") {
 		o.bytes = rebuildBytes
+	}
+	if b.name == "ckpt" {
+		o = o.ofCkpt(cmd)
 	}
 	return o
 }
@@ -154,8 +163,12 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild without a foreground load")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
-		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
-			RunE: func(cmd *cobra.Command, _ []string) error { return runBenchmark(cmd.Context(), env, o.of(b, cmd), b) }})
+		one := &cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
+			RunE: func(cmd *cobra.Command, _ []string) error { return runBenchmark(cmd.Context(), env, o.of(b, cmd), b) }}
+		if b.name == "ckpt" {
+			o.addCkptFlags(one)
+		}
+		cmd.AddCommand(one)
 	}
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -204,20 +217,13 @@ func runBenchmark(ctx context.Context, env *cli.Env, o benchOptions, b benchmark
 	return nil
 }
 
-func printLines(env *cli.Env, lines []bench.Line) error {
-	return cli.List(env, lines, table.Row{"name", "value", "unit", "limit", "of", "ratio", "cpu-s/GB (/Mop)", "device bytes", "syncs"}, func(l bench.Line) table.Row {
-		return table.Row{l.Name, fmt.Sprintf("%.4g", l.Value), l.Unit, fmt.Sprintf("%.4g", l.Limit), l.LimitName,
-			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.2f", l.CPU), cli.Size(l.DeviceBytes), l.Syncs}
-	})
-}
-
 func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mode, suffix string) ([]bench.Line, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
-		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
+		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {
@@ -271,7 +277,7 @@ func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mod
 			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
 		}
 		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {
-			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String(), "--backup-horizon", "-1s")
+			cfg.MetadataArgs = append(cfg.MetadataArgs, benchRemoval...)
 		}
 		if b.name == "rebuild" {
 			cfg.Chunkservers = bench.RebuildHosts(e.Scheme)

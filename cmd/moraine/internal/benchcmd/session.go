@@ -22,6 +22,7 @@ func onCluster(env *cli.Env, c *devcluster.Cluster, mode string) *cli.Env {
 
 // benchOn measures the cluster that the flags name.
 func benchOn(env *cli.Env, e *bench.Env, profile string) {
+	e.Agent = append([]string{e.Worker[0], "agent", "--mode", env.Global.Mode}, connectionFlags(env)...)
 	e.Worker = append(e.Worker, connectionFlags(env)...)
 	e.Open = func(ctx context.Context) (bench.Target, error) { return benchTarget(ctx, env) }
 	e.Connect, e.ConnectCached = benchSession(env, 0), benchSession(env, cli.DefaultCache)

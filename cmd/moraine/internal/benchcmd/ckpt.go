@@ -1,0 +1,27 @@
+package benchcmd
+
+import (
+	"github.com/morainefs/moraine/internal/bench"
+	"github.com/spf13/cobra"
+)
+
+// ckptBytes is the size of a checkpoint of bench ckpt, unless --size gives another.
+const ckptBytes = 2 << 30
+
+// benchRemoval are the arguments of metadata servers that soon delete the chunks of removed files.
+var benchRemoval = []string{"--grace", bench.RotateGrace.String(), "--backup-horizon", "-1s"}
+
+// addCkptFlags adds the flags that only bench ckpt has.
+func (o *benchOptions) addCkptFlags(cmd *cobra.Command) {
+	cmd.Flags().Var(&o.bytes, "size", "size of a checkpoint, all ranks together (2GiB)")
+	cmd.Flags().IntVar(&o.repeat, "repeat", 0, "measure the memory of so many saves in a row, and nothing "+
+		"else; a record needs 1000 of 256MiB")
+}
+
+// ofCkpt returns the options of bench ckpt.
+func (o benchOptions) ofCkpt(cmd *cobra.Command) benchOptions {
+	if !cmd.Flags().Changed("bytes") && !cmd.Flags().Changed("size") {
+		o.bytes = ckptBytes
+	}
+	return o
+}

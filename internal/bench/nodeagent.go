@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// nodeAgent is the agent of this machine as a process, with arenas in a tmpfs.
+type nodeAgent struct {
+	cmd *exec.Cmd
+	dir string // in memory
+	out strings.Builder
+}
+
+const (
+	// tmpfs is where every Linux has one.
+	tmpfs = "/dev/shm"
+	// agentPatience bounds the start of an agent, and its end.
+	agentPatience = time.Minute
+)
+
+// startAgent starts an agent that gives its trainers so many bytes, and waits until it answers.
+func startAgent(ctx context.Context, e *Env, memory int64, flags ...string) (*nodeAgent, error) {
+	dir, err := os.MkdirTemp(tmpfs, "moraine-bench-")
+	if err != nil {
+		return nil, err
+	}
+	a := &nodeAgent{dir: dir}
+	args := append(e.Agent[1:len(e.Agent):len(e.Agent)], "--socket", a.socket(), "--arena-dir", filepath.Join(dir, "arena"),
+		"--arena-memory", fmt.Sprint(memory))
+	a.cmd = exec.CommandContext(ctx, e.Agent[0], append(args, flags...)...)
+	a.cmd.Stderr = &a.out
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := a.cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := a.ready(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("bench: the agent did not start: %w", err), a.end())
+	}
+	return a, nil
+}
+
+func (a *nodeAgent) socket() string { return filepath.Join(a.dir, "sock") }
+
+// ready waits until the agent answers.
+func (a *nodeAgent) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	defer cancel()
+	for {
+		_, err := agentproto.Ask(ctx, a.socket(), &agentproto.Request{Status: &agentproto.Status{}})
+		if err == nil {
+			return nil
+		}
+		if sleep(ctx, 10*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// end ends the agent, which first writes what is sealed, and removes its arenas.
+func (a *nodeAgent) end() error {
+	_ = a.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	kill := time.AfterFunc(agentPatience, func() { _ = a.cmd.Process.Kill() })
+	defer kill.Stop()
+	err := a.cmd.Wait()
+	if err != nil {
+		err = fmt.Errorf("bench: the agent: %w\n%s", err, a.out.String())
+	}
+	return errors.Join(err, os.RemoveAll(a.dir))
+}
