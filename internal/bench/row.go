@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 )
 
@@ -67,8 +68,10 @@ func (r *ckptRun) saveInRow(ctx context.Context, before *saved) (*saved, error) 
 // rowParts are the processes of a row: all ranks are in this one.
 var rowParts = []string{"trainers", "agent", "servers"}
 
-// look returns what the processes of each part have.
+// look returns what the processes of each part have. The tensors of all ranks are on this process's
+// heap, so garbage may grow to their size: it is collected first.
 func (r *ckptRun) look() map[string]holdings {
+	debug.FreeOSMemory()
 	servers := holdings{}
 	for _, n := range r.Cluster.All() {
 		servers.add(holdingsOf(n.Pid()))
