@@ -589,3 +589,26 @@ func TestASaveThatDoesNotFitIsRefused(t *testing.T) {
 	_, err = tr.run.Begin(t.Context(), 2, ckpt.BeginOptions{Bytes: 1 << 19})
 	require.NoError(t, err)
 }
+
+// TestAWaitForALevel: the agent answers a wait for memory, nvme and object when the step is there,
+// also after newer steps. It keeps nothing of a part that a newer one replaced but how it ended.
+func TestAWaitForALevel(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(0)
+	tr := n.trainer("one", 0, 1)
+	for step := uint64(1); step <= 3; step++ {
+		tr.save(step, 0)
+		for _, level := range []string{"memory", "nvme"} {
+			reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: step, Level: level}})
+			require.NoError(t, err)
+			require.Contains(t, []string{"memory", "nvme"}, reply.Wait.Level)
+		}
+	}
+	progress, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Progress: &agentproto.Progress{Run: runPath, Attempt: 1, Step: 1}})
+	require.NoError(t, err)
+	require.Equal(t, progress.Progress.Bytes, progress.Progress.Written)
+	require.NotZero(t, progress.Progress.Bytes)
+	_, err = agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 1, Level: "object"}})
+	require.ErrorIs(t, err, moraine.Unavailable)
+	require.ErrorContains(t, err, "no chunkserver has a bucket")
+}

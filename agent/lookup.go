@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
@@ -67,7 +69,10 @@ func (a *Agent) progress(uid uint32, req *agentproto.Progress) (*agentproto.Prog
 // progress returns how many bytes of the part's files the cluster has been given, and how many there
 // are. The caller holds the mutex.
 func (p *part) progress() (written, total int64) {
-	if p.save == nil {
+	switch {
+	case p.save == nil && p.state == agentproto.Committed:
+		return p.bytes, p.bytes
+	case p.save == nil:
 		return 0, 0
 	}
 	written, total, _ = p.save.Progress(context.Background()) // it does not ask another agent
@@ -82,23 +87,23 @@ func notKnown(op, run string, step uint64) error {
 
 // wait waits until a part has reached a level. See agentproto.Wait.
 func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*agentproto.WaitReply, error) {
-	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
 	a.mu.Lock()
-	p := a.parts[key]
+	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
 	a.mu.Unlock()
 	if p == nil {
 		return nil, notKnown("agent.Wait", req.Run, req.Step)
 	}
 	var until chan struct{}
-	switch req.Level {
-	case agentproto.Local:
-	case agentproto.Written:
+	level, err := moraine.ParseLevel(req.Level)
+	switch {
+	case req.Level == agentproto.Local:
+	case req.Level == agentproto.Written, level == moraine.Memory:
 		until = p.written
-	case moraine.Memory.String(), moraine.NVMe.String():
+	case level == moraine.NVMe, level == moraine.Object:
 		until = p.ended
 	default:
 		return nil, &moraine.Error{Op: "agent.Wait", Kind: moraine.Unimplemented,
-			Err: fmt.Errorf("level %q: wait for local, part, memory or nvme", req.Level)}
+			Err: errors.Join(err, fmt.Errorf("level %q: wait for local, part, memory, nvme or object", req.Level))}
 	}
 	if until != nil {
 		select {
@@ -108,14 +113,29 @@ func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*ag
 		}
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch p.state {
-	case agentproto.Failed:
-		return nil, p.err
-	case agentproto.Filling:
+	state, failure, info := p.state, p.err, p.info
+	a.mu.Unlock()
+	switch {
+	case state == agentproto.Failed:
+		return nil, failure
+	case state == agentproto.Filling:
 		return nil, &moraine.Error{Op: "agent.Wait", Ref: p.ref(), Kind: moraine.InvalidArgument, Err: errors.New("the part is not sealed yet")}
-	case agentproto.Committed:
-		return &agentproto.WaitReply{Level: p.info.Level.String(), Path: p.info.Path, Bytes: p.info.Bytes}, nil
+	case req.Level != agentproto.Local && req.Level != agentproto.Written && info.Level < level:
+		if info, err = a.waitStep(ctx, p, level); err != nil {
+			return nil, err
+		}
+	case state != agentproto.Committed:
+		return &agentproto.WaitReply{Level: agentproto.Local}, nil
 	}
-	return &agentproto.WaitReply{Level: agentproto.Local}, nil
+	return &agentproto.WaitReply{Level: info.Level.String(), Path: info.Path, Bytes: info.Bytes}, nil
+}
+
+// waitStep waits until the step of a part that is in the cluster has a level. The run of the part may
+// be closed by now, so it asks with the agent's own client.
+func (a *Agent) waitStep(ctx context.Context, p *part, level moraine.Level) (ckpt.StepInfo, error) {
+	c, err := a.source.client(ctx, a.deps.Connect)
+	if err != nil {
+		return ckpt.StepInfo{}, err
+	}
+	return ckpt.AwaitStep(ctx, c, client.StepKey{Run: p.run.run.ID(), Attempt: p.key.attempt, Step: p.key.step}, level)
 }

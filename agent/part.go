@@ -139,6 +139,9 @@ func (a *Agent) spare(except *part) (freed, more bool) {
 func (a *Agent) takeSlot(p *part) *slot {
 	s := p.slot
 	p.slot, p.manifest, p.layout = nil, nil, nil
+	if p.state == agentproto.Committed {
+		p.save = nil // it has the sums of all blocks
+	}
 	a.ended = append(a.ended, p)
 	if len(a.ended) > keptEnded {
 		if old := a.ended[0]; a.parts[old.key] == old {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -43,6 +44,12 @@ func GetStep(ctx context.Context, c *client.Client, key client.StepKey) (StepInf
 		return StepInfo{}, err
 	}
 	return stepInfo(s), nil
+}
+
+// AwaitStep waits until a step that has begun is committed at level memory, nvme or object: see
+// Run.WaitStep.
+func AwaitStep(ctx context.Context, c *client.Client, key client.StepKey, level moraine.Level) (StepInfo, error) {
+	return waitStep(ctx, overClient{c}, clock.System{}, keyToWire(key), level)
 }
 
 func keyToWire(k client.StepKey) *wire.StepKey {

@@ -198,7 +198,7 @@ type Wait struct {
 	Rank    uint32 `json:"rank"`
 	Attempt uint32 `json:"attempt"`
 	Step    uint64 `json:"step"`
-	// Level is local, part (the rank's part is written to the cluster), memory or nvme.
+	// Level is local, part (the rank's part is written to the cluster), memory, nvme or object.
 	Level string `json:"level"`
 	// TimeoutMillis bounds the wait. 0: no bound.
 	TimeoutMillis int64 `json:"timeout_ms,omitempty"`
@@ -227,9 +227,11 @@ type ReadReply struct {
 	Seal  Seal  `json:"seal"`
 }
 
-// Push waits until every sealed part of the user is in a committed step, for a node that is
-// about to end.
+// Push waits until every sealed part of the user is in a step that is committed at nvme, for a node
+// that is about to end.
 type Push struct {
+	// Run, if not empty, is the path of the run whose parts it waits for.
+	Run string `json:"run,omitempty"`
 	// DeadlineMillis bounds the wait. 0: no bound.
 	DeadlineMillis int64 `json:"deadline_ms"`
 }

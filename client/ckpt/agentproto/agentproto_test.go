@@ -42,7 +42,7 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Reply{Wait: &agentproto.WaitReply{Level: "nvme", Path: "attempt-2/step-100", Bytes: 12}},
 		agentproto.Request{Read: &agentproto.Read{Run: "/runs/a", Attempt: 2, Step: 100, Rank: 1}},
 		agentproto.Reply{Read: &agentproto.ReadReply{Bytes: 2 << 20, Seal: agentproto.Seal{Step: 100, Tensors: []agentproto.Tensor{{Name: "w", DType: "U8", Shape: []int64{4}, Bytes: 4}}}}},
-		agentproto.Request{Push: &agentproto.Push{DeadlineMillis: 25000}},
+		agentproto.Request{Push: &agentproto.Push{Run: "/runs/llama", DeadlineMillis: 25000}},
 		agentproto.Reply{Push: &agentproto.PushReply{Parts: []agentproto.Part{part}}},
 		agentproto.Request{Status: &agentproto.Status{}},
 		agentproto.Reply{Status: &agentproto.StatusReply{Memory: 1 << 30, Used: 1 << 20, Parts: []agentproto.Part{part}}},

@@ -12,38 +12,91 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// nodePush is what `ckpt push` waits for.
+type nodePush struct {
+	socket, run string
+	level       moraine.Level
+	deadline    time.Duration
+}
+
 func newCkptPushCommand(env *cli.Env) *cobra.Command {
-	var socket string
-	var deadline time.Duration
+	var p nodePush
+	var level string
 	cmd := &cobra.Command{
 		Use:   "push",
 		Short: "Wait until the parts in this node's memory are in committed steps, before the node ends",
-		Long: `Wait until every part that trainers of this node have sealed is in a committed step. Call it
-where a scheduler announces a preemption: an exit code of 0 means that nothing is lost with
-the node. Otherwise it lists the parts that are in this node's memory only.`,
-		Example: "  moraine ckpt push --deadline 25s",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return ckptPush(cmd.Context(), env, socket, deadline) },
+		Long: `Wait until every part that trainers of this node have sealed is in a step that is committed at
+a level. Call it where a scheduler announces a preemption: an exit code of 0 means that
+nothing is lost with the node. Otherwise it lists the parts that are in this node's memory
+only, or names the step that has not reached the level.
+
+The agent writes at full speed meanwhile, whatever its --flush-rate.`,
+		Example: `  moraine ckpt push --deadline 25s
+  moraine ckpt push --run moraine:///runs/llama --level nvme --deadline 25s`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if p.level, err = moraine.ParseLevel(level); err != nil || p.level != moraine.NVMe && p.level != moraine.Object {
+				return cli.UsageError("--level %q: write nvme or object", level)
+			}
+			if p.run != "" {
+				l, err := cli.ParseRemote(p.run)
+				if err != nil {
+					return err
+				}
+				p.run = l.Path
+			}
+			return p.push(cmd.Context(), env)
+		},
 	}
-	cmd.Flags().StringVar(&socket, "agent", agentproto.DefaultSocket, "unix socket of the node's agent")
-	cmd.Flags().DurationVar(&deadline, "deadline", time.Minute, "how long to wait")
+	f := cmd.Flags()
+	f.StringVar(&p.socket, "agent", agentproto.DefaultSocket, "unix socket of the node's agent")
+	f.StringVar(&p.run, "run", "", "wait for the parts of this run only (default: of all runs)")
+	f.StringVar(&level, "level", "nvme", "level that the steps must reach: nvme or object")
+	f.DurationVar(&p.deadline, "deadline", time.Minute, "how long to wait")
 	return cmd
 }
 
-func ckptPush(ctx context.Context, env *cli.Env, socket string, deadline time.Duration) error {
-	reply, err := agentproto.Ask(ctx, socket, &agentproto.Request{Push: &agentproto.Push{DeadlineMillis: max(deadline.Milliseconds(), 1)}})
+func (p nodePush) push(ctx context.Context, env *cli.Env) error {
+	ctx, cancel := context.WithTimeout(ctx, p.deadline+time.Second) // the agent answers at the deadline
+	defer cancel()
+	end := time.Now().Add(p.deadline)
+	reply, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Push: &agentproto.Push{Run: p.run, DeadlineMillis: max(p.deadline.Milliseconds(), 1)}})
 	if err != nil {
 		return err
 	}
-	left := reply.Push.Parts
-	if len(left) == 0 {
-		env.Note("every sealed part of this node is in a committed step")
-		return nil
+	if left := reply.Push.Parts; len(left) > 0 {
+		if err := agentcmd.PrintParts(env, left); err != nil {
+			return err
+		}
+		return &moraine.Error{Op: "push", Kind: moraine.Incomplete, Err: fmt.Errorf(
+			"%s in no committed step after %v: keep the node and push again, or wait for the ranks that have not sealed",
+			cli.Are(len(left), "part is", "parts are"), p.deadline)}
 	}
-	if err := agentcmd.PrintParts(env, left); err != nil {
+	if p.level == moraine.Object {
+		if err := p.toBucket(ctx, end); err != nil {
+			return err
+		}
+	}
+	env.Note("every sealed part of this node is in a step at level %s", p.level)
+	return nil
+}
+
+// toBucket waits until the steps of the parts that the node has are in the bucket.
+func (p nodePush) toBucket(ctx context.Context, end time.Time) error {
+	status, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Status: &agentproto.Status{}})
+	if err != nil {
 		return err
 	}
-	return &moraine.Error{Op: "push", Kind: moraine.Incomplete, Err: fmt.Errorf(
-		"%s in no committed step after %v: keep the node and push again, or wait for the ranks that have not sealed",
-		cli.Are(len(left), "part is", "parts are"), deadline)}
+	for _, part := range status.Status.Parts {
+		if part.State != agentproto.Committed || p.run != "" && part.Run != p.run {
+			continue
+		}
+		_, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Wait: &agentproto.Wait{Run: part.Run, Rank: part.Rank, Attempt: part.Attempt,
+			Step: part.Step, Level: p.level.String(), TimeoutMillis: max(time.Until(end).Milliseconds(), 1)}})
+		if err != nil {
+			return fmt.Errorf("step %d of %s: %w", part.Step, part.Run, err)
+		}
+	}
+	return nil
 }
