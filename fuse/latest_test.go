@@ -53,7 +53,7 @@ func (w *latestWorld) watchGo(ctx context.Context) error {
 	if err != nil && moraine.KindOf(err) != moraine.NotFound {
 		return err
 	}
-	resp, resolveErr := w.cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: uint64(w.root), Level: uint32(moraine.NVMe)}}})
+	resp, resolveErr := w.cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: uint64(w.root), Level: uint32(moraine.Memory)}}})
 	if resolveErr != nil && moraine.KindOf(resolveErr) != moraine.NotFound {
 		return resolveErr
 	}
