@@ -110,7 +110,8 @@ func (u *stepUser) save(ctx context.Context, runs []*ckpt.Run) error {
 }
 
 func (s savedStep) saveRank(ctx context.Context, r *ckpt.Run, rank int) error {
-	save, err := r.Begin(ctx, s.step, ckpt.BeginOptions{SealTimeout: 30 * time.Second})
+	// A step that is only in memory may be gone after the cut, or come to nvme much later.
+	save, err := r.Begin(ctx, s.step, ckpt.BeginOptions{SealTimeout: 30 * time.Second, Level: moraine.NVMe})
 	if err != nil {
 		return err
 	}

@@ -228,7 +228,7 @@ func toTheBucketAndBack(t *testing.T, s *standalone) {
 		{"evict", "in the object tier (evicted from the chunkservers)"},
 		{"stage", "on the chunkservers and in the object tier"},
 	} {
-		require.Contains(t, works(t, s.env, move.name, "--wait", "--json", latest), `"files":2,`, move.name)
+		require.Contains(t, works(t, s.env, move.name, "--wait", "--json", latest), `"files":3,`, move.name) // part, blob and index
 		require.Contains(t, works(t, s.env, "stat", part), move.kept, move.name)
 		require.Equal(t, want, works(t, s.env, "cat", part), move.name)
 	}
