@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/slowdisk"
 )
 
 // heldCluster is a cluster of processes whose chunkservers' disks can be blocked.

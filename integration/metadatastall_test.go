@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/slowdisk"
 )
 
 // slowDisks gives each metadata server of a cluster in dir a disk that can hang.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/internal/slowdisk"
 	"github.com/morainefs/moraine/transport/wire"
 )
 

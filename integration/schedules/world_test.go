@@ -11,9 +11,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/slowdisk"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/internal/slowdisk"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 )

@@ -75,13 +75,13 @@ var arrows = []arrow{
 	{"internal/llama", []string{"client"}},
 	{"internal/devcluster", []string{"internal/netns", "tiers", "transport"}},
 	{"internal/bench", []string{"client", "internal/devcluster", "internal/llama", "metadata/raftstore", "metadata/state", "transport"}},
-	{"internal/demo", []string{"client", "fuse", "internal/bench", "internal/devcluster", "internal/llama", "tiers/object", "transport"}},
+	{"internal/demo", []string{"client", "fuse", "internal/bench", "internal/devcluster", "internal/llama", "internal/slowdisk", "tiers/object", "transport"}},
 	{".", nil},
 }
 
 // shared lists the folders below internal that not every folder may import. An
 // arrow must name them.
-var shared = []string{"internal/bench", "internal/demo", "internal/devcluster", "internal/erasure", "internal/llama", "internal/netns"}
+var shared = []string{"internal/bench", "internal/demo", "internal/devcluster", "internal/erasure", "internal/llama", "internal/netns", "internal/slowdisk"}
 
 // only names the folders that may import a library, for libraries that could
 // be replaced.
@@ -89,7 +89,7 @@ var only = map[string][]string{
 	"github.com/cockroachdb/pebble/v2":                        {"metadata/raftstore", "tiers/disk", "internal/vfs/pebblevfs"},
 	"github.com/hashicorp/raft":                               {"metadata/raftstore"},
 	"github.com/hashicorp/raft-wal":                           {"metadata/raftstore"},
-	"github.com/hanwen/go-fuse/v2":                            {"fuse", "integration/slowdisk"},
+	"github.com/hanwen/go-fuse/v2":                            {"fuse", "internal/slowdisk"},
 	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
 	"github.com/minio/minio-go/v7":                            {"tiers/object", "internal/bench", "internal/demo", "integration"},
 	"github.com/versity/versitygw":                            {"internal/versity", "tiers/object/localserver", "s3"},

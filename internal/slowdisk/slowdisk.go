@@ -1,7 +1,7 @@
 // Package slowdisk is a directory whose files are in another one, through a FUSE
 // mount of this process. It can delay every read, write and sync of processes that
-// keep their data there, like a disk that is slow or hangs. It needs root and
-// /dev/fuse. One path through it: Mount mounts the directory, a process uses it,
+// keep their data there, like a disk that is slow or hangs. It needs /dev/fuse, and
+// fusermount3 where the user is not root. One path through it: Mount mounts the directory, a process uses it,
 // Delay or Hang delays its calls, Answer ends that, and Unmount removes it.
 package slowdisk
 
