@@ -3,11 +3,13 @@
 // servers die. Another number of ranks restores it while they are still dead. It is
 // not committed when a rank dies, and it is repaired. Then it is read through a
 // mount and through S3, flushed to a bucket while a mover dies, evicted, and
-// restored from the bucket. `make demo` runs it, and checks everything it claims.
+// restored from the bucket. An agent commits a step whose trainers were killed. A
+// step that was only in memory is lost with its hosts, and a restore finds the one
+// before. `make demo` runs it, and checks everything it claims.
 //
 // One path through it: Run starts the cluster and the rank processes (rank.go), to
 // which this process sends orders (team.go). The steps of the story are in
-// steps.go, doors.go and tier.go; claim adds a Row for each.
+// steps.go, doors.go, tier.go, local.go and lost.go; claim adds a Row for each.
 package demo
 
 import (
@@ -142,12 +144,18 @@ func (d *demo) story(ctx context.Context) error {
 	if err := d.flushWhileTheMoverDies(ctx); err != nil {
 		return err
 	}
-	return d.backFromTheBucket(ctx)
+	if err := d.backFromTheBucket(ctx); err != nil {
+		return err
+	}
+	if err := d.trainersDieAtLocal(ctx); err != nil {
+		return err
+	}
+	return d.stepLostInMemory(ctx)
 }
 
 // savesAndRestores is steps 1 to 5.
 func (d *demo) savesAndRestores(ctx context.Context) error {
-	trainers, err := d.startTeam(ctx, saveRanks, "launch-1", false)
+	trainers, err := d.startTeam(ctx, job{cluster: d.cluster, run: runPath, launch: "launch-1", world: saveRanks})
 	if err != nil {
 		return err
 	}

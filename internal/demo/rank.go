@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,8 @@ type order struct {
 	Do   string `json:"do"` // save, or restore
 	Step uint64 `json:"step,omitempty"`
 	Seed uint64 `json:"seed,omitempty"`
+	// Level is the one that a save waits for, and that a restored step has at least; 0: nvme.
+	Level moraine.Level `json:"level,omitempty"`
 	// Hold prevents the rank from sealing, so that it can be killed before.
 	Hold        bool          `json:"hold,omitempty"`
 	SealTimeout time.Duration `json:"seal_timeout,omitempty"`
@@ -28,7 +31,7 @@ type order struct {
 
 // event is a rank's report to the demo, one JSON object a line.
 type event struct {
-	Event string `json:"event"` // ready, staged, holding, progress, committed, restored, failed
+	Event string `json:"event"` // ready, staged, holding, progress, local, committed, restored, failed
 	Rank  uint32 `json:"rank"`
 	// Stall is how long the trainer stopped, Trained how many steps of training it
 	// did between that and the commit.
@@ -57,6 +60,10 @@ type RankConfig struct {
 	Rank, World uint32
 	// ReadOnly ranks restore; they join no attempt.
 	ReadOnly bool
+	// Agent is the socket of the agent that keeps the saves. Empty: the rank writes them.
+	Agent string
+	// Bytes bounds the model; 0: llama.Demo.
+	Bytes int64
 }
 
 // rank is one trainer: it holds a shard, trains, and saves and restores on order.
@@ -73,7 +80,7 @@ type rank struct {
 // RunRank is the whole life of a rank process: it reads orders from in until that
 // ends, and writes events to out.
 func RunRank(ctx context.Context, c *client.Client, cfg RankConfig, in io.Reader, out io.Writer) error {
-	r := &rank{cfg: cfg, c: c, out: json.NewEncoder(out), shard: llama.NewShard(llama.Demo(), cfg.Rank, cfg.World)}
+	r := &rank{cfg: cfg, c: c, out: json.NewEncoder(out), shard: llama.NewShard(modelOf(cfg.Bytes), cfg.Rank, cfg.World)}
 	opts := ckpt.RunOptions{ReadOnly: cfg.ReadOnly, Rank: cfg.Rank, World: cfg.World}
 	if !cfg.ReadOnly {
 		opts.Launch = ckpt.Launch{Name: cfg.Launch}
@@ -81,6 +88,10 @@ func RunRank(ctx context.Context, c *client.Client, cfg RankConfig, in io.Reader
 		// of them.
 		opts.StagingBytes = 2*r.shard.Bytes() + 64<<20
 		opts.Prefault = opts.StagingBytes
+	}
+	if cfg.Agent != "" {
+		// Prefault is the size of one part then.
+		opts.Agent, opts.Prefault = cfg.Agent, r.shard.Bytes()
 	}
 	var err error
 	if r.run, err = ckpt.OpenRun(ctx, c, cfg.Run, opts); err != nil {
@@ -123,12 +134,27 @@ func (r *rank) obey(ctx context.Context, o order) error {
 	}
 }
 
-// save copies the shard, trains on while it is written, and waits for the commit.
+// blobRoom is more than the blobs of a part have.
+const blobRoom = 4 << 10
+
+// modelOf returns the model of a RankConfig.
+func modelOf(bytes int64) llama.Model {
+	if bytes == 0 {
+		return llama.Demo()
+	}
+	return llama.Sized(bytes)
+}
+
+// save copies the shard, trains on while it is written, and waits for its level.
 func (r *rank) save(ctx context.Context, o order) error {
 	r.shard.Fill(o.Seed)
 	acked := r.c.Stats().WrittenBytes
 	start := time.Now()
-	save, err := r.run.Begin(ctx, o.Step, ckpt.BeginOptions{SealTimeout: o.SealTimeout})
+	opts := ckpt.BeginOptions{SealTimeout: o.SealTimeout}
+	if r.cfg.Agent != "" {
+		opts.Bytes = r.shard.Bytes() + blobRoom
+	}
+	save, err := r.run.Begin(ctx, o.Step, opts)
 	if err != nil {
 		return err
 	}
@@ -148,13 +174,18 @@ func (r *rank) save(ctx context.Context, o order) error {
 	trained := r.train(done, func() {
 		r.tell(event{Event: "progress", Step: o.Step, Acked: r.c.Stats().WrittenBytes - acked, Bytes: r.shard.Bytes()})
 	})
-	info, err := save.Wait(ctx, moraine.NVMe)
+	level := cmp.Or(o.Level, moraine.NVMe)
+	info, err := save.Wait(ctx, level)
 	close(done)
 	steps := <-trained
 	if err != nil {
 		return err
 	}
-	r.tell(event{Event: "committed", Step: o.Step, Wall: time.Since(start), Trained: steps, Path: info.Path,
+	reached := "committed"
+	if level == moraine.Local {
+		reached = "local"
+	}
+	r.tell(event{Event: reached, Step: o.Step, Wall: time.Since(start), Trained: steps, Path: info.Path,
 		Protects: info.Protects, Degraded: info.Degraded, Bytes: r.shard.Bytes(), Sums: r.shard.Sums()})
 	return nil
 }
@@ -191,7 +222,7 @@ func (r *rank) train(done <-chan struct{}, report func()) <-chan int {
 func (r *rank) restore(ctx context.Context, o order) error {
 	r.shard.Clear()
 	start := time.Now()
-	k, err := r.run.Resolve(ctx, ckpt.ResolveOptions{})
+	k, err := r.run.Resolve(ctx, ckpt.ResolveOptions{Level: o.Level})
 	if err != nil {
 		return err
 	}

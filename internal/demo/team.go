@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // team is the rank processes of one start of the job.
@@ -26,14 +28,25 @@ type member struct {
 	stderr *tail
 }
 
-// startTeam starts world ranks, each a process, and waits until all are ready.
-func (d *demo) startTeam(ctx context.Context, world uint32, launch string, readOnly bool) (*team, error) {
+// job says which ranks a team has, and what they save or restore.
+type job struct {
+	cluster     *devcluster.Cluster
+	run, launch string
+	world       uint32
+	readOnly    bool
+	agent       string // socket of the agent that keeps the saves; empty: the ranks write them
+	bytes       int64  // bound of the model; 0: llama.Demo
+}
+
+// startTeam starts the ranks of a job, each a process, and waits until all are ready.
+func (d *demo) startTeam(ctx context.Context, j job) (*team, error) {
 	t := &team{events: make(chan event, 1024)}
-	for rank := range world {
-		args := []string{"demo", "rank", "--endpoint", d.cluster.Endpoint(), "--certs", d.cluster.Certs(),
-			"--identity", "client", "--mode", d.cluster.Mode(), "--log-level", "warn",
-			"--run", runPath, "--launch", launch, "--rank", strconv.Itoa(int(rank)), "--world", strconv.Itoa(int(world))}
-		if readOnly {
+	for rank := range j.world {
+		args := []string{"demo", "rank", "--endpoint", j.cluster.Endpoint(), "--certs", j.cluster.Certs(),
+			"--identity", "client", "--mode", j.cluster.Mode(), "--log-level", "warn",
+			"--run", j.run, "--launch", j.launch, "--rank", strconv.Itoa(int(rank)), "--world", strconv.Itoa(int(j.world)),
+			"--agent", j.agent, "--bytes", strconv.FormatInt(j.bytes, 10)}
+		if j.readOnly {
 			args = append(args, "--read-only")
 		}
 		if err := t.start(d.cfg.Binary, args); err != nil {
@@ -45,7 +58,7 @@ func (d *demo) startTeam(ctx context.Context, world uint32, launch string, readO
 		t.readers.Wait()
 		close(t.events)
 	}()
-	if _, err := t.collect(ctx, int(world), "ready", nil); err != nil {
+	if _, err := t.collect(ctx, int(j.world), "ready", nil); err != nil {
 		t.kill()
 		return nil, err
 	}
@@ -148,6 +161,19 @@ func (t *team) killRank(rank int) error {
 	}
 	_ = t.members[rank].cmd.Wait() // killed: its error is expected
 	return nil
+}
+
+// killed counts the ranks that SIGKILL has ended.
+func (t *team) killed() (n int) {
+	for _, m := range t.members {
+		if m.cmd.ProcessState == nil {
+			continue // it runs
+		}
+		if st, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() && st.Signal() == syscall.SIGKILL {
+			n++
+		}
+	}
+	return n
 }
 
 // dismiss ends the orders of all ranks and waits for them.

@@ -35,6 +35,8 @@ checkpoint:
   - repair it to full protection
   - read it through a mount and through S3
   - flush it to a bucket while the mover is killed, evict it, and restore it from the bucket
+  - kill trainers whose parts are at level local: the agent commits their step
+  - lose a step that is only in memory, and restore the one before
 
 The demo needs about 20 GiB of disk, 12 GiB of memory, FUSE, and Python 3 with venv, for
 which it downloads three packages. Exit code 0 means that every step succeeded.`,
@@ -155,5 +157,7 @@ func newDemoRankCommand(env *cli.Env) *cobra.Command {
 	f.Uint32Var(&cfg.Rank, "rank", 0, "this rank")
 	f.Uint32Var(&cfg.World, "world", 1, "number of ranks")
 	f.BoolVar(&cfg.ReadOnly, "read-only", false, "restore only")
+	f.StringVar(&cfg.Agent, "agent", "", "socket of the agent that keeps the saves")
+	f.Int64Var(&cfg.Bytes, "bytes", 0, "bound of the model; 0: that of the demo")
 	return cmd
 }
