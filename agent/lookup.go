@@ -137,5 +137,11 @@ func (a *Agent) waitStep(ctx context.Context, p *part, level moraine.Level) (ckp
 	if err != nil {
 		return ckpt.StepInfo{}, err
 	}
-	return ckpt.AwaitStep(ctx, c, client.StepKey{Run: p.run.run.ID(), Attempt: p.key.attempt, Step: p.key.step}, level)
+	a.mu.Lock()
+	run := p.info.Run // an agent that was started again knows a committed part by its manifest
+	a.mu.Unlock()
+	if run == 0 {
+		run = p.run.run.ID()
+	}
+	return ckpt.AwaitStep(ctx, c, client.StepKey{Run: run, Attempt: p.key.attempt, Step: p.key.step}, level)
 }

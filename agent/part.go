@@ -59,6 +59,13 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 	defer a.pool.placed()
 	opts := beginOptions(req.SealTimeoutMillis)
 	opts.Bytes = req.Reserve
+	if req.Level != "" {
+		if opts.Level, err = moraine.ParseLevel(req.Level); err != nil {
+			a.forget(p)
+			a.pool.put(s)
+			return nil, err
+		}
+	}
 	save, err := r.run.Begin(ctx, req.Step, opts)
 	if err != nil {
 		a.forget(p)

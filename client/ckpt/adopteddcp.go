@@ -84,7 +84,7 @@ func storageInfo(v any) (path string, end int64, err error) {
 	offset, ok2 := off.(int64)
 	length, ok3 := n.(int64)
 	if !ok || !ok2 || !ok3 || offset < 0 || length < 0 || offset > math.MaxInt64-length {
-		return "", 0, fmt.Errorf("relative_path %v, offset %v, length %v", p, off, n)
+		return "", 0, fmt.Errorf("it has no valid path, offset and length: %T, %T, %T", p, off, n)
 	}
 	return path, offset + length, nil
 }

@@ -28,7 +28,7 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes,
+	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes, Level: s.opts.Level.String(),
 		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == busy.Skip, Supersede: s.opts.Busy == busy.Supersede})
 	if err != nil {
 		return s.wrap(err)

@@ -20,8 +20,8 @@ type BeginOptions struct {
 	// use the same value. Default 10 min.
 	SealTimeout time.Duration
 	// Level is where the service has the part's bytes when it accepts them: memory, of as many
-	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves. Default
-	// memory.
+	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves, but only
+	// after repair if a host ends before: see docs/semantics/checkpoints.md. Default nvme.
 	Level moraine.Level
 	// Bytes is how many bytes of tensors and blobs the part will have at most. The service reserves
 	// them: Begin fails with QuotaExceeded or NoSpace if they do not fit. With an agent they must be
@@ -90,7 +90,7 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
-	opts.Level = cmp.Or(opts.Level, moraine.Memory)
+	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
 		slices: make(map[string][]stagedTensor), announced: make(chan struct{}), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {

@@ -140,7 +140,7 @@ type moments struct {
 
 // fill begins a part and copies its slice and blob.
 func (t *team) fill(ctx context.Context, tr *trainer, k stepKey) (*ckpt.Part, error) {
-	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Bytes: partBytes + 1000, SealTimeout: t.sealTimeout})
+	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Level: level(k.step), Bytes: partBytes + 1000, SealTimeout: t.sealTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -229,3 +229,6 @@ func (t *team) commit(ctx context.Context, at moments) error {
 	}
 	return nil
 }
+
+// level is where a step is when the service accepts its parts. Every second one is only in memory.
+func level(step uint64) moraine.Level { return moraine.NVMe - moraine.Level(step%2) }

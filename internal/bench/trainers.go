@@ -110,7 +110,7 @@ func (ts *trainers) close(ctx context.Context) error {
 
 // seal saves the rank's part of a step, until the agent has it.
 func (t *trainer) seal(ctx context.Context, step uint64) (*ckpt.Part, error) {
-	part, err := t.run.Begin(ctx, step, ckpt.BeginOptions{Bytes: t.shard.Bytes() + blobSlack})
+	part, err := t.run.Begin(ctx, step, ckpt.BeginOptions{Level: moraine.Memory, Bytes: t.shard.Bytes() + blobSlack})
 	if err != nil {
 		return nil, err
 	}

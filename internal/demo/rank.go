@@ -151,6 +151,9 @@ func (r *rank) save(ctx context.Context, o order) error {
 	acked := r.c.Stats().WrittenBytes
 	start := time.Now()
 	opts := ckpt.BeginOptions{SealTimeout: o.SealTimeout}
+	if o.Level == moraine.Memory {
+		opts.Level = moraine.Memory
+	}
 	if r.cfg.Agent != "" {
 		opts.Bytes = r.shard.Bytes() + blobRoom
 	}

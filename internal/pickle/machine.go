@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// maxMarks bounds the collections that are open at once.
+const maxMarks = 1000
+
 // machine is one Parse.
 type machine struct {
 	in    string
@@ -253,10 +256,16 @@ func (m *machine) build() error {
 
 func (m *machine) put(n uint32) error {
 	v, err := m.top()
-	if err == nil {
-		m.memo[n] = v
+	if err != nil {
+		return err
 	}
-	return err
+	if _, known := m.memo[n]; !known {
+		if m.items--; m.items < 0 {
+			return errMany
+		}
+	}
+	m.memo[n] = v
+	return nil
 }
 
 func (m *machine) get(n uint32) error {

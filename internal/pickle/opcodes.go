@@ -22,6 +22,9 @@ func (m *machine) step(op byte) error {
 		_, err := m.number(8)
 		return err
 	case '(': // MARK
+		if len(m.marks) == maxMarks {
+			return errMany
+		}
 		m.marks = append(m.marks, len(m.stack))
 		return nil
 	case '0': // POP

@@ -469,3 +469,37 @@ func TestADirectoryCompletedAgain(t *testing.T) {
 		t.Error("no job looks at the directory once more")
 	}
 }
+
+// TestNoRankJoinsAnAdoptedStep: ranks can neither begin nor seal parts of a step that a job makes of
+// files. Otherwise they would replace its parts, or be replaced.
+func TestNoRankJoinsAnAdoptedStep(t *testing.T) {
+	f := newForeign(t)
+	s := &ckptScript{bench: f.bench, sessions: map[string]*client{"a": f.client}}
+	s.run("a", words("open r launch=L1"))
+	f.adopting(100)
+	joined := func() (begun bool) { // the step has a record once the job has looked at all files
+		out := s.run("a", words("get step=1/100"))
+		return !strings.HasPrefix(out, "not found")
+	}
+	refused := 0
+	for f.runLeaderJob(adoptJob, 7) {
+		if !joined() {
+			continue
+		}
+		for _, line := range []string{"begin step=1/100 rank=0 world=2", "begin step=1/100 rank=1 world=3 bytes=10", "seal step=1/100 rank=0"} {
+			if out := s.run("a", words(line)); !strings.Contains(out, "is adopted from files") {
+				t.Fatalf("%s: %s", line, out)
+			}
+			refused++
+		}
+		f.check()
+	}
+	if refused == 0 {
+		t.Error("the job never had a step in progress")
+	}
+	f.judge("")
+	if got := s.run("a", words("steps step=0/0")); !strings.Contains(got, "1/100:committed") {
+		t.Errorf("the steps are %s", got)
+	}
+	f.check()
+}

@@ -122,6 +122,8 @@ type Begin struct {
 	// Reserve is how many bytes of tensors and blobs the part will have at most. The service reserves
 	// them, and begin fails if they do not fit. 0: unknown.
 	Reserve int64 `json:"reserve,omitempty"`
+	// Level is where the service has the part when it accepts it: memory, or nvme. Empty: nvme.
+	Level string `json:"level,omitempty"`
 	// SealTimeoutMillis aborts the step if no rank has sealed its part for this long. 0: 10 min.
 	SealTimeoutMillis int64 `json:"seal_timeout_ms,omitempty"`
 	// NoWait fails with Busy where the slots of earlier saves are still being written.

@@ -27,7 +27,7 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Reply{Hello: &agentproto.HelloReply{Version: 1, Memory: 1 << 30, Used: 1 << 20}},
 		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3, Takeover: true, Bytes: 4096}},
 		agentproto.Reply{Open: &agentproto.OpenReply{RunID: 1 << 40, Attempt: 2}},
-		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, Reserve: 4000, SealTimeoutMillis: 600000, NoWait: true, Supersede: true}},
+		agentproto.Request{Begin: &agentproto.Begin{Step: 100, Bytes: 4096, Reserve: 4000, Level: "memory", SealTimeoutMillis: 600000, NoWait: true, Supersede: true}},
 		agentproto.Reply{Begin: &agentproto.BeginReply{Slot: "slot-00112233aabbccdd", Bytes: 2 << 20,
 			Failed: []agentproto.Failure{{Step: 99, Error: *agentproto.ErrorOf(&moraine.Error{Op: "agent", Kind: moraine.Aborted})}}}},
 		agentproto.Request{Progress: &agentproto.Progress{Run: "/runs/a", Rank: 1, Attempt: 2, Step: 100}},

@@ -68,6 +68,9 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	if s == nil {
 		return nil, kvtx.Fail(moraine.NotFound, "seal part", id.String(), "no rank has begun the step")
 	}
+	if s.Adopted() {
+		return nil, byAdoption("seal part", s)
+	}
 	if s.State == record.StepAborted {
 		return nil, kvtx.Fail(moraine.Aborted, "seal part", id.String(), "%s", s.Reason)
 	}

@@ -135,7 +135,7 @@ func (f *runRetention) evictDue(v *kvtx.View, s *record.Step) (bool, error) {
 		return true, nil
 	}
 	j, err := jobs.Job(v, s.Evict)
-	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_FAILED {
+	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_FAILED && j.State != wire.JobState_JOB_STATE_CANCELED {
 		return false, err
 	}
 	return f.jobDue(v, s.Evict)

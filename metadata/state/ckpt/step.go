@@ -101,6 +101,8 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		}
 	}
 	switch {
+	case s.Adopted():
+		return nil, byAdoption("begin step", s)
 	case s.State == record.StepAborted:
 		return nil, kvtx.Fail(moraine.Aborted, "begin step", id.String(), "%s", s.Reason)
 	case s.State != record.StepOpen:
@@ -127,6 +129,11 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		t.Put(t.K.SessionStep(t.Session.Id, id, op.GetRank()), []byte{record.StepVersion})
 	}
 	return stepReply(s), nil
+}
+
+// byAdoption is the answer to a rank whose step a job makes of files: a rank cannot add to it.
+func byAdoption(op string, s *record.Step) error {
+	return kvtx.Fail(moraine.Exists, op, s.Id.String(), "the step is adopted from files: save under another number")
 }
 
 // makeStep creates a checkpoint's record and its directory, which has no name until the commit. Its

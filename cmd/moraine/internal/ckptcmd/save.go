@@ -125,7 +125,11 @@ func (s *saver) save(ctx context.Context, local *localfiles.Files) error {
 // savePart saves the part and waits for the level.
 func (s *saver) savePart(ctx context.Context, run *ckpt.Run, local *localfiles.Files) (ckpt.StepInfo, error) {
 	lent := s.opts.Agent == ""
-	part, err := run.Begin(ctx, s.step, ckpt.BeginOptions{SealTimeout: s.sealTimeout, Bytes: local.Bytes(), Lent: lent})
+	opts := ckpt.BeginOptions{SealTimeout: s.sealTimeout, Bytes: local.Bytes(), Lent: lent}
+	if s.until == moraine.Memory {
+		opts.Level = moraine.Memory // who waits for nvme gains nothing by it
+	}
+	part, err := run.Begin(ctx, s.step, opts)
 	if err != nil {
 		return ckpt.StepInfo{}, err
 	}
