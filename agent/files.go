@@ -176,7 +176,7 @@ func (c *conn) fetchFile(ctx context.Context, fc *client.Client, req *fileproto.
 // readSlot makes c.files.slot one that has room for the bytes of req.
 func (c *conn) readSlot(ctx context.Context, req *fileproto.FetchFile) error {
 	f := &c.files
-	if req.Reuse && f.slot != nil && int64(len(f.slot.mem)) >= req.Bytes {
+	if req.Reuse && f.slot != nil && int64(len(f.slot.mem)) >= req.Bytes && f.slot.whole() == nil {
 		return nil
 	}
 	f.drop(c.a.pool)
