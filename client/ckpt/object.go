@@ -12,10 +12,10 @@ import (
 // flushOf takes one committed step to the bucket, for a caller that waits for level object.
 type flushOf struct {
 	c   cluster
-	job uint64 // the cluster's job; 0: none was asked for
+	job uint64 // the flush of the step in the cluster; 0: it was not requested
 }
 
-// further asks for the flush of the step, or looks how it goes on. It fails if the flush has ended
+// further requests the flush of the step, or checks the flush that was requested. It fails if the flush has ended
 // and cannot succeed, or if no host has a bucket.
 func (f *flushOf) further(ctx context.Context, s *StepInfo) error {
 	if f.job == 0 {

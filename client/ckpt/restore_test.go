@@ -87,7 +87,7 @@ func (m sharded) requests(rank, world uint32) (reqs []ckpt.SliceRequest, bytes i
 }
 
 // TestReshardReadsLittleMoreThanItNeeds: 4 -> 2 -> 3 -> 8 ranks, cut by rows, by columns and in the
-// middle. The bytes that the cluster is asked for, indexes not counted, are at most 1.02 times those
+// middle. The bytes read from the cluster, without the indexes, are at most 1.02 times those
 // needed. Short slices are read together.
 func TestReshardReadsLittleMoreThanItNeeds(t *testing.T) {
 	f, m := newFake(), makeSharded()

@@ -14,7 +14,7 @@ import (
 // anyRank draws a rank of the team.
 func (w *world) anyRank() *trainer { return w.team.ranks[w.rng.IntN(len(w.team.ranks))] }
 
-// aborted checks that every rank that lives was told that the step is aborted.
+// aborted checks that Wait of every rank that lives failed because the step is aborted.
 func (t *team) aborted(k stepKey, errs []error) error {
 	for i, tr := range t.ranks {
 		if !tr.dead && moraine.KindOf(errs[i]) != moraine.Aborted {

@@ -192,7 +192,7 @@ func (j *Judge) verdict(s *Step, protected, held string, ruled, leaves bool) Ver
 	return Verdict{Stay, held}
 }
 
-// Settled reports whether the verdicts of all older steps do not depend on the steps between any more. has
+// Settled reports whether the steps judged so far decide the verdicts of all older steps. has
 // reports whether the run has a step at a level.
 func (j *Judge) Settled(has func(moraine.Level) bool) bool {
 	for l := range levels {

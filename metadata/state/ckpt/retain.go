@@ -129,7 +129,7 @@ func (f *runRetention) flushDue(v *kvtx.View, s *record.Step) (bool, error) {
 }
 
 // evictDue reports whether a step that should leave the devices needs a job for that. One is enough, unless it
-// failed.
+// failed or was canceled.
 func (f *runRetention) evictDue(v *kvtx.View, s *record.Step) (bool, error) {
 	if s.Evict == 0 {
 		return true, nil

@@ -48,8 +48,8 @@ type FetchFile struct {
 	Path   string `json:"path"`
 	Offset int64  `json:"offset"`
 	Bytes  int64  `json:"bytes"`
-	// Reuse says that the bytes of the last FetchFile are not needed any more: the slot may be the
-	// same.
+	// Reuse says that the trainer has read the bytes of the last FetchFile: the slot may be used
+	// again.
 	Reuse bool `json:"reuse,omitempty"`
 }
 
