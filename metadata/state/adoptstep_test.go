@@ -28,7 +28,6 @@ const (
 type foreign struct {
 	*client
 	dir uint64
-	run uint64
 }
 
 func newForeign(t *testing.T) *foreign {
