@@ -12,10 +12,11 @@ import (
 // in one step.
 const paceBurst = 16 << 20
 
-// pace bounds the rate at which parts are written, so that the training loop is not slowed. Its
-// methods may be called concurrently.
+// pace bounds the rate at which parts are written, so that the training loop is not slowed, and lets
+// trainers copy first. Its methods may be called concurrently.
 type pace struct {
 	metrics *Metrics
+	copies  yield
 	limit   *rate.Limiter // nil: none
 
 	mu sync.Mutex
@@ -36,12 +37,12 @@ func newPace(bytesPerSecond int64, m *Metrics) *pace {
 // wait delays the write of n bytes, at most paceBurst, unless somebody is in a hurry.
 func (p *pace) wait(ctx context.Context, n int) error {
 	p.metrics.FlushedBytes.Add(float64(n))
-	if p.limit == nil {
-		return nil
-	}
 	p.mu.Lock()
 	hurry := p.hurry
 	p.mu.Unlock()
+	if err := p.copies.wait(ctx, hurry); err != nil || p.limit == nil {
+		return err
+	}
 	r := p.limit.ReserveN(time.Now(), n)
 	d := r.Delay()
 	if d <= 0 {

@@ -34,6 +34,9 @@ type part struct {
 	writing    bool
 	superseded uint64
 
+	// copied says that the trainer does not copy any more. Set by begin.
+	copied func()
+
 	state string // of agentproto
 	err   error  // of a failed one
 	info  ckpt.StepInfo
@@ -72,6 +75,7 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part
 		a.pool.put(s)
 		return nil, err
 	}
+	p.copied = a.pace.copies.begin()
 	a.mu.Lock()
 	p.slot, p.save = s, save
 	r.refs++
@@ -179,6 +183,7 @@ func (a *Agent) dropSlot(s *slot) {
 // abandon ends a part that is not sealed. The slot is not used again: its trainer may still
 // write to it.
 func (a *Agent) abandon(p *part, cause error) {
+	p.copied()
 	p.save.Abort(cause)
 	<-p.save.Done()
 	s := a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
@@ -208,6 +213,7 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	}
 	a.notify()
 	a.mu.Unlock()
+	p.copied()
 	a.metrics.Sealed.Inc()
 	a.running.Go(func() { w.drive(false) })
 	return nil

@@ -130,6 +130,7 @@ func (p *pool) try(w want, n int64) (*slot, snapshot, error) {
 		case usable || s == nil:
 			return s, now, nil
 		}
+		s.empty() // its last trainer may have it mapped, but not in use
 		p.discard(s)
 	}
 }

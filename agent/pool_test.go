@@ -92,3 +92,32 @@ func TestASlotThatWasCutIsNotGivenOutAgain(t *testing.T) {
 	require.Equal(t, int64(hugePage), p.inUse())
 	p.discard(again)
 }
+
+// TestAFreeSlotThatMakesRoomGivesItsPagesBack: the trainer that had it last keeps it mapped, and the
+// memory of the node is for the new slot all the same.
+func TestAFreeSlotThatMakesRoomGivesItsPagesBack(t *testing.T) {
+	p := newTestPool(t, 2*hugePage)
+	spare := func() (freed, more bool) { return false, false }
+	first, err := p.take(t.Context(), want{uid: 1, bytes: 1}, spare)
+	require.NoError(t, err)
+	p.placed()
+	trainer, err := os.Open(first.file.Name())
+	require.NoError(t, err)
+	defer trainer.Close()
+	require.Positive(t, blocks(t, trainer))
+	p.put(first)
+
+	second, err := p.take(t.Context(), want{uid: 1, bytes: 2 * hugePage}, spare)
+	require.NoError(t, err)
+	p.placed()
+	require.Zero(t, blocks(t, trainer))
+	p.discard(second)
+}
+
+// blocks returns how many blocks of memory a file has.
+func blocks(t *testing.T, f *os.File) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(int(f.Fd()), &st))
+	return st.Blocks
+}

@@ -52,6 +52,14 @@ func discardAll(slots []*slot) {
 	}
 }
 
+// empty gives the pages of a slot back to the node, for all who have it mapped: without that, memory
+// that a trainer keeps mapped for its next save would be missing beside the slots of the pool. What the
+// slot has afterwards is zeros.
+func (s *slot) empty() {
+	// Memory that cannot be given back now is given back when the last mapping ends.
+	_ = unix.Fallocate(int(s.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
+}
+
 // whole fails if somebody has cut the slot's file short: reading its memory would end the process.
 func (s *slot) whole() error {
 	st, err := s.file.Stat()
