@@ -85,28 +85,54 @@ func (r *ckptRun) restoreFromMemory(ctx context.Context, readers *trainers) (lin
 	return line, d.hits / max(1, d.hits+d.misses), r.settle(ctx, s)
 }
 
-// restoreFromBucket restores a step whose files were flushed and evicted.
+// restoreFromBucket restores a step whose files were flushed and evicted. One of a step before it warms
+// the memory of the chunkservers, as it is in servers that have run for a while: the machine clears each
+// page at its first use.
 func (r *ckptRun) restoreFromBucket(ctx context.Context, readers *trainers) (Line, error) {
-	r.Progress("flushing and evicting a step")
-	s, err := r.settledSave(ctx, moraine.Object)
+	first, err := r.evictedStep(ctx)
 	if err != nil {
 		return Line{}, err
 	}
-	c := r.trainers.ranks[0].c
-	m := &mover{Env: r.Env, c: c}
-	for f, err := range c.ReadDir(ctx, path.Join(r.trainers.path, s.info.Path)) {
-		if err != nil {
-			return Line{}, err
-		}
-		m.files = append(m.files, f.Attr.Inode())
-	}
-	if err := m.move(ctx, client.JobEvict); err != nil {
+	if _, err = r.evictedStep(ctx); err != nil {
 		return Line{}, err
 	}
 	if err := r.servers().cool(ctx); err != nil {
 		return Line{}, err
 	}
+	r.Progress("a restore from the bucket to warm the chunkservers")
+	if _, err := readers.restore(ctx, first.step, moraine.Object); err != nil {
+		return Line{}, err
+	}
+	if err := first.files.move(ctx, client.JobStage); err != nil { // the restore has asked for it
+		return Line{}, err
+	}
+	if err := dropPageCache(); err != nil {
+		return Line{}, err
+	}
 	return r.restore(ctx, "ckpt-restore-object", readers, moraine.Object)
+}
+
+// evicted is a step that only the bucket has.
+type evicted struct {
+	step  uint64
+	files *mover
+}
+
+// evictedStep saves a step, flushes it and evicts it.
+func (r *ckptRun) evictedStep(ctx context.Context) (evicted, error) {
+	r.Progress("flushing and evicting a step")
+	s, err := r.settledSave(ctx, moraine.Object)
+	if err != nil {
+		return evicted{}, err
+	}
+	e := evicted{s.step, &mover{Env: r.Env, c: r.trainers.ranks[0].c}}
+	for f, err := range e.files.c.ReadDir(ctx, path.Join(r.trainers.path, s.info.Path)) {
+		if err != nil {
+			return e, err
+		}
+		e.files.files = append(e.files.files, f.Attr.Inode())
+	}
+	return e, e.files.move(ctx, client.JobEvict)
 }
 
 // restore restores the newest step without the memory of the node.
