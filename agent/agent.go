@@ -16,12 +16,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +52,9 @@ type Config struct {
 	// FlushRate bounds the bytes a second at which all parts of the node are written to the cluster.
 	// 0: no bound. A push, and the end of the agent, lift it.
 	FlushRate int64
+	// Patience is how long a save or a read waits for memory that only readers have. A save with a seal
+	// timeout waits as long as that. Default a minute.
+	Patience time.Duration
 	// Users may connect, besides root and the agent's own user.
 	Users []uint32
 	// Grace is how long Run, once its context has ended, writes what is sealed to the cluster.
@@ -106,7 +107,7 @@ type Agent struct {
 	restoring int
 	// changed is closed and replaced whenever a part changes its state.
 	changed chan struct{}
-	conns   map[*net.UnixConn]struct{}
+	conns   map[*net.UnixConn]uint32 // with their users
 	// strangers counts the connections of users who may not use the agent.
 	strangers int
 }
@@ -123,9 +124,9 @@ type partKey struct {
 // New claims the arenas and the socket; nothing is served before Run. It fails with Busy if
 // another agent has them.
 func New(cfg Config, deps Deps) (a *Agent, err error) {
-	cfg.Socket = cmp.Or(cfg.Socket, agentproto.DefaultSocket)
+	cfg.Socket, cfg.Patience = cmp.Or(cfg.Socket, agentproto.DefaultSocket), cmp.Or(cfg.Patience, lentPatience)
 	a = &Agent{cfg: cfg, deps: deps, log: cmp.Or(deps.Log, slog.New(slog.DiscardHandler)), metrics: deps.Metrics,
-		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, changed: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}}
+		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, changed: make(chan struct{}), conns: map[*net.UnixConn]uint32{}}
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
@@ -157,59 +158,6 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 
 // Dir returns the directory of the arenas.
 func (a *Agent) Dir() string { return a.cfg.Dir }
-
-// lockDir keeps other agents from the directory of the arenas, until the file is closed or the
-// process ends.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := flock(f); err != nil {
-		_ = f.Close() // the lock is what failed
-		return nil, &moraine.Error{Op: "agent", Ref: dir, Kind: moraine.Busy,
-			Err: fmt.Errorf("another agent has the arenas in %s: a node has one agent", dir)}
-	}
-	return f, nil
-}
-
-// listen makes the socket, and replaces one that nobody serves. Everybody may connect; the agent
-// compares the peer's user.
-func listen(path string) (*net.UnixListener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	if err := removeSocket(path); err != nil {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o666); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
-// removeSocket removes the socket of an agent that has ended. It fails with Busy if an agent with
-// other arenas serves it.
-func removeSocket(path string) error {
-	st, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case st.Mode().Type() != fs.ModeSocket:
-		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Exists, Err: errors.New("it is not a socket: name another path with --socket")}
-	}
-	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close() // it was only a probe
-		return &moraine.Error{Op: "agent", Ref: path, Kind: moraine.Busy, Err: errors.New("another agent serves this socket: a node has one agent")}
-	}
-	return os.Remove(path)
-}
 
 // Run finds what an earlier agent left, serves until ctx ends, and then writes what is sealed to
 // the cluster, for Config.Grace at most. It fails with Incomplete, naming them, if parts are left

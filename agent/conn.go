@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxConns bounds the connections: each rank needs two.
-	maxConns = 1024
+	// maxConns bounds the connections: each rank needs two. A user alone gets half of them.
+	maxConns = 2048
 	// maxStrangers bounds the connections of users who may not use the agent. Each gets an error.
 	maxStrangers = 16
 	// strangerPatience is how long such a connection lasts at most.
@@ -60,25 +60,6 @@ func (a *Agent) accept() {
 		}
 		a.running.Go(func() { a.serve(c, uid) })
 	}
-}
-
-// admitConn counts a connection, unless there are too many. That of a user who may not use the
-// agent lasts just long enough to say so.
-func (a *Agent) admitConn(c *net.UnixConn, uid uint32) bool {
-	stranger := !a.mayUse(uid)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.conns == nil || len(a.conns)-a.strangers >= maxConns || stranger && a.strangers >= maxStrangers {
-		return false
-	}
-	if stranger {
-		if c.SetDeadline(time.Now().Add(strangerPatience)) != nil {
-			return false
-		}
-		a.strangers++
-	}
-	a.conns[c] = struct{}{}
-	return true
 }
 
 // serve answers one trainer until its connection ends. A part that it has not sealed ends then,
@@ -250,88 +231,3 @@ func (c *conn) hello(req *agentproto.Hello) (*agentproto.HelloReply, error) {
 func (a *Agent) mayUse(uid uint32) bool {
 	return uid == 0 || uid == uint32(os.Geteuid()) || slices.Contains(a.cfg.Users, uid)
 }
-
-func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.OpenReply, error) {
-	if c.run != nil {
-		return nil, c.invalid("this connection has opened %s already", c.run.open.Run)
-	}
-	r, err := c.a.acquire(ctx, runKey{c.uid, req.Run, req.Launch, req.Rank, req.World, req.ReadOnly}, *req)
-	if err != nil {
-		return nil, err
-	}
-	c.run = r
-	if req.Bytes > 0 && !req.ReadOnly {
-		c.a.prefault(want{uid: c.uid, owner: r.key.owner(), bytes: req.Bytes})
-	}
-	return &agentproto.OpenReply{RunID: uint64(r.run.ID()), Attempt: r.run.Attempt()}, nil
-}
-
-func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.BeginReply, *os.File, error) {
-	switch {
-	case c.run == nil:
-		return nil, nil, c.invalid("begin before open")
-	case c.filling != nil:
-		return nil, nil, c.invalid("step %d has not been sealed yet", c.filling.key.step)
-	case req.Bytes <= 0:
-		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
-	}
-	c.restore.makeRoom(c.a.pool)
-	p, err := c.a.begin(ctx, c.run, req)
-	if err != nil {
-		return nil, nil, err
-	}
-	c.filling, c.sealTimeoutMillis = p, req.SealTimeoutMillis
-	c.a.mu.Lock()
-	defer c.a.mu.Unlock()
-	failed := c.run.failed
-	c.run.failed = nil
-	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem)), Failed: failed}, p.slot.file, nil
-}
-
-// unsealed returns the connection's part that is being filled.
-func (c *conn) unsealed(step uint64) (*part, error) {
-	if c.filling == nil || c.filling.key.step != step {
-		return nil, c.invalid("step %d is not between begin and seal on this connection", step)
-	}
-	return c.filling, nil
-}
-
-func (c *conn) seal(req *agentproto.Seal) (*agentproto.SealReply, error) {
-	p, err := c.unsealed(req.Step)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.a.seal(p, req, c.sealTimeoutMillis); err != nil {
-		return nil, err
-	}
-	c.filling = nil
-	return &agentproto.SealReply{}, nil
-}
-
-func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
-	p, err := c.unsealed(req.Step)
-	if err != nil {
-		return nil, err
-	}
-	c.filling = nil
-	c.a.abandon(p, errors.New(req.Reason))
-	return &agentproto.AbortReply{}, nil
-}
-
-func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
-	ctx, cancel := bounded(ctx, req.DeadlineMillis)
-	defer cancel()
-	defer c.a.pace.lift()()
-	return &agentproto.PushReply{Parts: c.a.pushed(ctx, func(p *part) bool {
-		return c.mine(p) && (req.Run == "" || p.key.path == req.Run)
-	})}, nil
-}
-
-func (c *conn) status() *agentproto.StatusReply {
-	c.a.mu.Lock()
-	defer c.a.mu.Unlock()
-	return &agentproto.StatusReply{Memory: c.a.cfg.Memory, Used: c.a.pool.inUse(), Parts: c.a.list(c.mine)}
-}
-
-// mine reports whether the connection's user may see a part: its own, and root all.
-func (c *conn) mine(p *part) bool { return c.uid == 0 || p.key.uid == c.uid }

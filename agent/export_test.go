@@ -14,3 +14,6 @@ func (y *yield) Wait(ctx context.Context, hurry <-chan struct{}) error { return 
 
 // YieldFor bounds how long writes stand still for copies.
 const YieldFor = yieldFor
+
+// MaxConns is maxConns, for tests.
+const MaxConns = maxConns

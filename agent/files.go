@@ -187,9 +187,9 @@ func (c *conn) readSlot(ctx context.Context, req *fileproto.FetchFile) error {
 
 // takeSlot returns a slot that no part has.
 func (c *conn) takeSlot(ctx context.Context, n int64) (*slot, error) {
-	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: n, wait: true}, func() (bool, bool) { return c.a.spare(nil) })
+	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: n, wait: true, lent: c.lent(), patience: c.a.cfg.Patience}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
 	if err == nil {
-		c.a.pool.placed()
+		c.a.pool.lend(s)
 	}
 	return s, err
 }

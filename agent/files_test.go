@@ -173,6 +173,7 @@ func TestABigDirectoryIsListedInPages(t *testing.T) {
 // like that of parts, until the connection ends.
 func TestMemoryOfFilesIsBounded(t *testing.T) {
 	n := newNode(t, slotBytes)
+	n.config.Patience = 20 * time.Millisecond
 	n.start(0)
 	p := n.filePeer()
 	require.NoError(t, p.write("/f", data(1, 0), partBytes, false))
@@ -184,6 +185,7 @@ func TestMemoryOfFilesIsBounded(t *testing.T) {
 
 	_, _, err = n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: 10}})
 	require.True(t, hasKind(err, moraine.NoSpace), "all memory is in use, and no save gives any back: %v", err)
+	require.ErrorContains(t, err, "readers of files and steps have 1 slots")
 	require.NoError(t, p.c.Close())
 	require.Eventually(t, func() bool {
 		_, _, err := n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: slotBytes}})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,15 +47,15 @@ type part struct {
 	ended chan struct{}
 }
 
-// begin gives a trainer a slot for its part of a step.
-func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin) (*part, error) {
+// begin gives a trainer a slot for its part of a step. lent is how many slots its connection has for reads.
+func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent int) (*part, error) {
 	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes,
 		newestWins: req.Supersede, state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
 	if err := a.admit(p); err != nil {
 		return nil, err
 	}
-	w := want{uid: r.key.uid, owner: r.key.owner(), bytes: req.Bytes, wait: !req.NoWait}
-	s, err := a.pool.take(ctx, w, func() (bool, bool) { return a.spare(p) })
+	w := want{uid: r.key.uid, owner: r.key.owner(), bytes: req.Bytes, wait: !req.NoWait, lent: lent, patience: cmp.Or(milliseconds(req.SealTimeoutMillis), a.cfg.Patience)}
+	s, err := a.pool.take(ctx, w, func() (bool, bool) { return a.spare(p, w.uid) })
 	if err != nil {
 		a.forget(p)
 		return nil, err
@@ -119,16 +120,16 @@ func (a *Agent) forget(p *part) {
 	a.notify()
 }
 
-// spare gives back the slot of a committed part that is not the last good one of its rank, or is
-// of a run that no trainer has open. more says whether any part may give its slot back later.
-func (a *Agent) spare(except *part) (freed, more bool) {
+// spare gives back the slot of a committed part that is not the last good one of its rank, is of a run
+// that no trainer has open, or is of a user who has more than a share while uid has less. more says whether any part may give its slot back later.
+func (a *Agent) spare(except *part, uid uint32) (freed, more bool) {
 	a.mu.Lock()
 	var victim *part
 	for _, p := range a.parts {
 		switch {
 		case p == except || p.slot == nil: // it has none, or waits here too
 		case p.state == agentproto.Committed:
-			if _, open := a.runs[p.run.key]; !open && (victim == nil || p.info.CommittedAt.Before(victim.info.CommittedAt)) {
+			if _, open := a.runs[p.run.key]; (!open || a.pool.above(p.key.uid, uid)) && (victim == nil || p.info.CommittedAt.Before(victim.info.CommittedAt)) {
 				victim = p
 			}
 		case p.state != agentproto.Failed:

@@ -2,18 +2,14 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"golang.org/x/sys/unix"
+	"os"
 )
 
 const (
@@ -34,6 +30,11 @@ type pool struct {
 	// owned counts the slots of each owner, free ones included.
 	owned  map[string]int
 	closed bool
+	// users has the bytes of each user's slots, free ones included; waiting counts the callers of take that wait.
+	users   map[uint32]int64
+	waiting map[uint32]int
+	// lent counts the slots of readers.
+	lent int
 	// making counts the slots that were given out, and that no part is known to have yet.
 	making int
 	// changed is closed and replaced whenever memory is returned.
@@ -46,7 +47,7 @@ func newPool(dir string, limit int64) (*pool, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return nil, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), owned: map[string]int{}, changed: make(chan struct{})}, nil
+	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), owned: map[string]int{}, users: map[uint32]int64{}, waiting: map[uint32]int{}, changed: make(chan struct{})}, nil
 }
 
 // want is what a caller of take needs.
@@ -57,34 +58,50 @@ type want struct {
 	bytes int64
 	// wait lets take wait for memory.
 	wait bool
+	// patience bounds the wait for slots of readers.
+	patience time.Duration
+	// lent is how many slots the caller itself has for reads: it does not wait for those.
+	lent int
 }
 
 // take returns a slot of at least w.bytes bytes: a free one of the user, or a new one. If there is
 // no room, it calls spare, which may return a slot that is needed least. If that frees nothing
-// either, it waits for memory, unless nothing will be returned. Its content is undefined. The
-// caller calls placed once spare knows who has the slot.
+// either, it waits for memory, unless nothing will be returned. For memory that only readers have it
+// waits w.patience. The content of the slot is undefined. The caller calls placed once spare knows who
+// has the slot, or lend.
 func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)) (*slot, error) {
 	n, err := p.slotSize(w.bytes)
 	if err != nil {
 		return nil, err
 	}
-	for {
+	var patience <-chan time.Time
+	for waits := false; ; {
 		s, now, err := p.try(w, n)
 		if s != nil || err != nil {
 			return s, err
 		}
+		if w.wait && !waits {
+			waits = true
+			defer p.wait(w.uid)()
+		}
 		freed, more := spare()
+		more = more || now.making || now.yields || ended(now.changed)
 		switch {
 		case freed:
 			continue
-		case !more && !now.making && !ended(now.changed):
+		case !more && now.lent <= w.lent:
 			return nil, p.noRoom(n)
 		case !w.wait:
-			return nil, &moraine.Error{Op: "agent.Begin", Kind: moraine.Busy,
-				Err: errors.New("the slots of earlier saves are still being written to the cluster")}
+			return nil, errBusy()
+		case more:
+			patience = nil
+		case patience == nil:
+			patience = time.After(w.patience)
 		}
 		select {
 		case <-now.changed:
+		case <-patience:
+			return nil, p.lentRoom(n)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -102,9 +119,12 @@ func (p *pool) slotSize(n int64) (int64, error) {
 	return n, nil
 }
 
-// snapshot is the pool as a try found it: whether slots are being made, and what changes next.
+// snapshot is the pool as a try found it: whether slots are being made, whether another user comes
+// first, how many slots readers have, and what changes next.
 type snapshot struct {
 	making  bool
+	yields  bool
+	lent    int
 	changed chan struct{}
 }
 
@@ -112,11 +132,15 @@ type snapshot struct {
 func (p *pool) try(w want, n int64) (*slot, snapshot, error) {
 	for {
 		p.mu.Lock()
-		now := snapshot{p.making > 0, p.changed}
+		now := snapshot{p.making > 0, p.yields(w.uid, n), p.lent, p.changed}
+		if now.yields {
+			p.mu.Unlock()
+			return nil, now, nil
+		}
 		s, usable := p.reuse(w, n)
 		room := s == nil && p.used+n <= p.limit
 		if room {
-			p.used += n
+			p.count(w.uid, n)
 		}
 		if room || usable {
 			p.making++
@@ -141,9 +165,9 @@ func (p *pool) prefault(w want, count int) error {
 	n, err := p.slotSize(w.bytes)
 	for err == nil {
 		p.mu.Lock()
-		more := !p.closed && p.owned[w.owner] < count && p.used+n <= p.limit
+		more := !p.closed && p.owned[w.owner] < count && p.used+n <= p.limit && !p.yields(w.uid, n)
 		if more {
-			p.used += n
+			p.count(w.uid, n)
 			p.making++
 			p.owned[w.owner]++
 		}
@@ -214,113 +238,4 @@ func (p *pool) disown(s *slot) {
 	if p.owned[s.owner]--; p.owned[s.owner] == 0 {
 		delete(p.owned, s.owner)
 	}
-}
-
-// make makes a slot of n bytes that p.used and p.owned already count. Its pages are there when it
-// returns.
-func (p *pool) make(w want, n int64) (s *slot, err error) {
-	defer func() {
-		if err != nil {
-			p.mu.Lock()
-			p.used -= n
-			p.disown(&slot{owner: w.owner})
-			p.mu.Unlock()
-			p.placed()
-		}
-	}()
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	path := filepath.Join(p.dir, slotPrefix+hex.EncodeToString(id[:]))
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, n); err != nil {
-		err = &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
-			"the tmpfs of %s has no %d bytes more (%w): mount it with a size of at least --arena-memory", p.dir, n, err)}
-		return nil, errors.Join(err, f.Close(), os.Remove(path))
-	}
-	if s, err = mapSlot(f, w.uid, n); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	s.owner = w.owner
-	return s, nil
-}
-
-// put returns a slot that no trainer writes to any more.
-func (p *pool) put(s *slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.free = append(p.free, s)
-	p.signal()
-}
-
-// discard gives the memory of a slot back to the node. A trainer that still has it mapped writes
-// to memory that nobody reads.
-func (p *pool) discard(s *slot) {
-	discardAll([]*slot{s})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.used -= int64(len(s.mem))
-	p.disown(s)
-	p.signal()
-}
-
-// signal wakes those that wait for memory. The caller holds the mutex.
-func (p *pool) signal() {
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// inUse returns how many bytes slots have, free ones included.
-func (p *pool) inUse() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.used
-}
-
-// recover opens the slot that an agent before this one left. Its bytes count even beyond the
-// limit: they are there. A reader may still have it mapped from that agent.
-func (p *pool) recover(name string, uid uint32, owner string) (*slot, error) {
-	f, err := os.OpenFile(filepath.Join(p.dir, name), os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && st.Size() == 0 {
-		err = &moraine.Error{Op: "agent", Ref: name, Kind: moraine.Corrupt, Err: errors.New("the slot is empty")}
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	s, err := mapSlot(f, uid, st.Size())
-	if err != nil {
-		return nil, err
-	}
-	s.shared, s.owner = true, owner
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.used += st.Size()
-	p.owned[owner]++
-	return s, nil
-}
-
-// leftovers returns the names of all that belongs to slots in the pool's directory.
-func (p *pool) leftovers() (files []string, err error) {
-	entries, err := os.ReadDir(p.dir)
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), slotPrefix) {
-			files = append(files, e.Name())
-		}
-	}
-	return files, err
-}
-
-// close unmaps the free slots and removes their files. Slots in use stay for the next agent.
-func (p *pool) close() {
-	p.mu.Lock()
-	free := p.free
-	p.free, p.closed = nil, true
-	p.mu.Unlock()
-	discardAll(free)
 }

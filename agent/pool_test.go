@@ -121,3 +121,45 @@ func blocks(t *testing.T, f *os.File) int64 {
 	require.NoError(t, unix.Fstat(int(f.Fd()), &st))
 	return st.Blocks
 }
+
+// TestAUserAboveItsShareLetsOthersGoFirst: what becomes free goes to the user who has less than a
+// share, however many callers of the other wait.
+func TestAUserAboveItsShareLetsOthersGoFirst(t *testing.T) {
+	const slots = 4
+	p := newTestPool(t, slots*hugePage)
+	waits := func() (freed, more bool) { return false, true }
+	var all []*slot
+	for range slots {
+		s, err := p.take(t.Context(), want{uid: 1, bytes: 1}, waits)
+		require.NoError(t, err)
+		p.placed()
+		all = append(all, s)
+	}
+	first := make(chan uint32, 20)
+	take := func(uid uint32) {
+		s, err := p.take(t.Context(), want{uid: uid, bytes: 1, wait: true}, waits)
+		if err != nil {
+			return // the test has ended
+		}
+		first <- uid
+		p.placed()
+		p.discard(s)
+	}
+	for range 10 {
+		go take(1)
+	}
+	go take(2)
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.waiting[1] == 10 && p.waiting[2] == 1
+	}, time.Minute, time.Millisecond)
+	p.discard(all[0])
+	require.Equal(t, uint32(2), <-first)
+	for range 10 {
+		require.Equal(t, uint32(1), <-first, "nobody else waits any more")
+	}
+	for _, s := range all[1:] {
+		p.discard(s)
+	}
+}

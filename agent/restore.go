@@ -139,11 +139,11 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 		return nil, nil, c.invalid("a fetch of %d bytes", req.Bytes)
 	}
 	c.restore.drop(c.a.pool)
-	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes}, func() (bool, bool) { return c.a.spare(nil) })
+	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes, lent: c.lent()}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
 	if err != nil {
 		return nil, nil, err
 	}
-	c.a.pool.placed()
+	c.a.pool.lend(s)
 	c.restore.slot = s
 	before, read := c.restore.k.NodeBytes(), c.restore.k.BytesRead()
 	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)

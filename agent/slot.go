@@ -21,6 +21,8 @@ type slot struct {
 	mem   []byte
 	// shared says that a reader may have it mapped. Agent.mu guards it.
 	shared bool
+	// lent says that a reader has it. pool.mu guards it.
+	lent bool
 }
 
 // fits reports whether s suits an owner better than another usable slot does.

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+)
+
+// What a connection does with the run and the parts of its rank.
+
+func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.OpenReply, error) {
+	if c.run != nil {
+		return nil, c.invalid("this connection has opened %s already", c.run.open.Run)
+	}
+	r, err := c.a.acquire(ctx, runKey{c.uid, req.Run, req.Launch, req.Rank, req.World, req.ReadOnly}, *req)
+	if err != nil {
+		return nil, err
+	}
+	c.run = r
+	if req.Bytes > 0 && !req.ReadOnly {
+		c.a.prefault(want{uid: c.uid, owner: r.key.owner(), bytes: req.Bytes})
+	}
+	return &agentproto.OpenReply{RunID: uint64(r.run.ID()), Attempt: r.run.Attempt()}, nil
+}
+
+func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.BeginReply, *os.File, error) {
+	switch {
+	case c.run == nil:
+		return nil, nil, c.invalid("begin before open")
+	case c.filling != nil:
+		return nil, nil, c.invalid("step %d has not been sealed yet", c.filling.key.step)
+	case req.Bytes <= 0:
+		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
+	}
+	c.restore.makeRoom(c.a.pool)
+	p, err := c.a.begin(ctx, c.run, req, c.lent())
+	if err != nil {
+		return nil, nil, err
+	}
+	c.filling, c.sealTimeoutMillis = p, req.SealTimeoutMillis
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	failed := c.run.failed
+	c.run.failed = nil
+	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem)), Failed: failed}, p.slot.file, nil
+}
+
+// lent counts the slots that the connection has for reads, and for a file that it writes.
+func (c *conn) lent() (n int) {
+	for _, s := range []*slot{c.restore.slot, c.files.slot, c.files.out} {
+		if s != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// unsealed returns the connection's part that is being filled.
+func (c *conn) unsealed(step uint64) (*part, error) {
+	if c.filling == nil || c.filling.key.step != step {
+		return nil, c.invalid("step %d is not between begin and seal on this connection", step)
+	}
+	return c.filling, nil
+}
+
+func (c *conn) seal(req *agentproto.Seal) (*agentproto.SealReply, error) {
+	p, err := c.unsealed(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.a.seal(p, req, c.sealTimeoutMillis); err != nil {
+		return nil, err
+	}
+	c.filling = nil
+	return &agentproto.SealReply{}, nil
+}
+
+func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
+	p, err := c.unsealed(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	c.filling = nil
+	c.a.abandon(p, errors.New(req.Reason))
+	return &agentproto.AbortReply{}, nil
+}
+
+func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
+	ctx, cancel := bounded(ctx, req.DeadlineMillis)
+	defer cancel()
+	defer c.a.pace.lift()()
+	return &agentproto.PushReply{Parts: c.a.pushed(ctx, func(p *part) bool {
+		return c.mine(p) && (req.Run == "" || p.key.path == req.Run)
+	})}, nil
+}
+
+func (c *conn) status() *agentproto.StatusReply {
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	return &agentproto.StatusReply{Memory: c.a.cfg.Memory, Used: c.a.pool.inUse(), Parts: c.a.list(c.mine)}
+}
+
+// mine reports whether the connection's user may see a part: its own, and root all.
+func (c *conn) mine(p *part) bool { return c.uid == 0 || p.key.uid == c.uid }
