@@ -320,6 +320,39 @@ func TestAnIncompleteDirectoryIsNotAdopted(t *testing.T) {
 	f.holds("/r/step-100")
 }
 
+// TestACheckThatWasCanceledIsRepeated: the end of the job that checks an adopted step says nothing
+// about its files. The adoption tries again, and the same files become the step.
+func TestACheckThatWasCanceledIsRepeated(t *testing.T) {
+	f := newForeign(t)
+	job := f.adopting(100)
+	f.pieces(1000)
+	canceled := 0
+	for _, j := range f.ok(f.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}})).GetJobs().GetJobs() {
+		if j.Kind == stepJob {
+			canceled++
+			f.ok(f.as("a", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: j.Id}}}))
+		}
+	}
+	if canceled != 1 {
+		t.Fatalf("%d checks were canceled", canceled)
+	}
+	f.check()
+	for range 100 {
+		f.later(1)
+		f.pieces(1000)
+		if f.judge("") {
+			break
+		}
+	}
+	f.settleJobs()
+	f.check()
+	if j := f.ended(job); j.State != jobDone {
+		t.Fatalf("the job ended %s: %q", j.State, j.Error)
+	}
+	f.holds("/r/step-100")
+	f.replays()
+}
+
 // TestASecondAdoption: two adopters of one directory share a job. What was adopted before is not
 // adopted again, and other content is no step of the same number.
 func TestASecondAdoption(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -204,6 +205,44 @@ func TestStepsLeaveEachLevel(t *testing.T) {
 	k.want("after", "1/20:object- 1/40:object 1/50:object 1/51:nvme")
 	if out := k.script.retain(); out != "nothing" {
 		t.Fatalf("a second pass: %s", out)
+	}
+	k.replays()
+}
+
+// TestAnEvictionIsRepeatedUntilItIsDone: the leader queues an eviction again that was canceled, also if the
+// row of the job is gone, and never one that was done.
+func TestAnEvictionIsRepeatedUntilItIsDone(t *testing.T) {
+	k := newKeepers(t, 1)
+	forget := func() { // the rows of ended jobs
+		for n := range record.MaxEndedJobs {
+			name := fmt.Sprint("d", n)
+			k.c.mkdir(k.c.mkdir(k.c.root, name), "x")
+			k.ok(k.c.removeTree(k.c.root, name))
+		}
+		k.settleJobs()
+	}
+	k.must("a", "policy nvme=last:1 object=every:10,last:9")
+	for _, n := range []uint64{10, 20} {
+		k.commit(1, n)
+		k.flushAll()
+	}
+	if out := k.script.retain(); out != "1/10 committed" {
+		t.Fatalf("the pass: %s", out)
+	}
+	for _, j := range k.ok(k.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{}}})).GetJobs().GetJobs() {
+		k.ok(k.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: j.Id}}}))
+	}
+	k.flushAll()
+	k.want("the job was canceled", "1/10:object 1/20:object")
+	forget()
+	if out := k.script.retain(); out != "1/10 committed" {
+		t.Fatalf("the row of the job is gone: %s", out)
+	}
+	k.flushAll()
+	k.want("queued again", "1/10:object- 1/20:object")
+	forget()
+	if out := k.script.retain(); out != "nothing" {
+		t.Fatalf("it was done: %s", out)
 	}
 	k.replays()
 }

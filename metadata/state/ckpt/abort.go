@@ -83,8 +83,17 @@ func SilentSteps(v *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 // abortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job
 // removes the sealed parts.
 func abortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
+	return abortRecord(t, s, reason, false)
+}
+
+// abortIncomplete is abortStepRecord of a step that its check found incomplete.
+func abortIncomplete(t *kvtx.Tx, s *record.Step, reason string) error {
+	return abortRecord(t, s, reason, true)
+}
+
+func abortRecord(t *kvtx.Tx, s *record.Step, reason string, incomplete bool) error {
 	if s.Adopted() {
-		return abortAdopted(t, s, reason)
+		return abortAdopted(t, s, reason, incomplete)
 	}
 	missing, err := MissingRanks(&t.View, s)
 	if err != nil {
@@ -120,8 +129,8 @@ func putAborted(t *kvtx.Tx, s *record.Step, reason string) error {
 
 // abortAdopted aborts a step that a job makes of files. The same step may be made again at once, so
 // the rows of its parts end with it. There are at most maxAdopted/partFiles of them.
-func abortAdopted(t *kvtx.Tx, s *record.Step, reason string) error {
-	dir, adopter, judged := s.Dir, s.Adopter, s.State == record.StepSealed
+func abortAdopted(t *kvtx.Tx, s *record.Step, reason string, incomplete bool) error {
+	dir, adopter := s.Dir, s.Adopter
 	s.Adopter, s.Sealed, s.Bytes, s.Degraded = 0, 0, 0, 0
 	if err := putAborted(t, s, reason); err != nil {
 		return err
@@ -141,7 +150,7 @@ func abortAdopted(t *kvtx.Tx, s *record.Step, reason string) error {
 	if adopter == 0 {
 		return nil
 	}
-	return adoptedStepAborted(t, adopter, reason, judged)
+	return adoptedStepAborted(t, adopter, reason, incomplete)
 }
 
 // nameRanks names the first few of n ranks.

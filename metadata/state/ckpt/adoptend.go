@@ -55,15 +55,15 @@ func adoptAgain(t *kvtx.Tx, j *record.Job, a *record.Adoption, why *refusal) err
 	return nil
 }
 
-// adoptedStepAborted tells the job of an adopted step that the step was aborted. judged says that the
-// check found it incomplete.
-func adoptedStepAborted(t *kvtx.Tx, id moraine.JobID, reason string, judged bool) error {
+// adoptedStepAborted tells the job of an adopted step that the step was aborted. incomplete says that
+// its check found that; without it, the check did not come to an end.
+func adoptedStepAborted(t *kvtx.Tx, id moraine.JobID, reason string, incomplete bool) error {
 	j, a, err := adoption(t, id)
 	if err != nil || j == nil {
 		return err
 	}
 	why := &refusal{kind: moraine.Aborted, text: reason}
-	if judged {
+	if incomplete {
 		why.kind, why.final = moraine.Incomplete, !a.Quiet
 	}
 	return adoptAgain(t, j, a, why)

@@ -39,7 +39,12 @@ func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "commit step", id.String(), "job %s does not check the step, or the step is not sealed", j.Id)
 	}
 	if op.GetError() != "" {
-		if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(op.GetError(), moraine.MaxNameLen)); err != nil {
+		why := record.Clip(op.GetError(), moraine.MaxNameLen)
+		s.Job = 0 // the job ends below, with the verdict
+		if err := abortIncomplete(t, s, why); err != nil {
+			return nil, err
+		}
+		if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, why); err != nil {
 			return nil, err
 		}
 		if s, err = tree.MustStep(&t.View, id); err != nil {

@@ -129,16 +129,33 @@ func (f *runRetention) flushDue(v *kvtx.View, s *record.Step) (bool, error) {
 }
 
 // evictDue reports whether a step that should leave the devices needs a job for that. One is enough, unless it
-// failed or was canceled.
+// failed or was canceled. The row of a job goes when many others have ended, so the step says if it was done.
 func (f *runRetention) evictDue(v *kvtx.View, s *record.Step) (bool, error) {
-	if s.Evict == 0 {
-		return true, nil
-	}
-	j, err := jobs.Job(v, s.Evict)
-	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_FAILED && j.State != wire.JobState_JOB_STATE_CANCELED {
-		return false, err
+	if s.Evict == record.StepEvicted {
+		return false, nil
 	}
 	return f.jobDue(v, s.Evict)
+}
+
+// TreeMoved records in a step that its files have left the devices, when the job of that is done.
+func TreeMoved(t *kvtx.Tx, j *record.Job, state wire.JobState) error {
+	if j.Moves != wire.JobKind_JOB_KIND_EVICT || state != wire.JobState_JOB_STATE_DONE {
+		return nil
+	}
+	dir, err := tree.ReadInode(&t.View, moraine.InodeID(j.Target))
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return nil
+	}
+	if err != nil || !dir.CommittedStep() {
+		return err
+	}
+	s, err := tree.StepRecord(&t.View, dir.Step)
+	if err != nil || s == nil || s.Evict != j.Id {
+		return err
+	}
+	s.Evict = record.StepEvicted
+	putStep(t, s)
+	return nil
 }
 
 // jobDue reports whether a job was never queued, or ended flushAgain ago.

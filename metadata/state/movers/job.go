@@ -20,6 +20,8 @@ func ReleaseJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) e
 			why = j.Subject + ": " + reason
 		}
 		return tier.ChildEnded(t, j.Parent, why)
+	case wire.JobKind_JOB_KIND_MOVE_TREE:
+		return ckpt.TreeMoved(t, j, state)
 	case wire.JobKind_JOB_KIND_ADOPT, wire.JobKind_JOB_KIND_READ_TRACKER:
 		return ckpt.AdoptionEnded(t, j)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
