@@ -174,13 +174,15 @@ func removalWhileRestoring(ctx context.Context, w *world) error {
 	return w.m.check(ctx, k, readTensor)
 }
 
-// removeOld removes all steps but the newest. That of open must be refused.
+// removeOld removes all steps but the newest. The removals of open, and of the step from which the attempt
+// continues, must be refused.
 func (w *world) removeOld(ctx context.Context, open stepKey) error {
 	for _, k := range w.m.mustBeThere() {
 		if k == (stepKey{w.team.attempt, w.team.next - 1}) {
 			continue
 		}
-		if k != open {
+		refused := k == open || k == w.team.parent
+		if !refused {
 			w.m.forget(k)
 		}
 		_, err := w.admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
@@ -188,7 +190,9 @@ func (w *world) removeOld(ctx context.Context, open stepKey) error {
 		switch {
 		case k == open && moraine.KindOf(err) != moraine.Busy:
 			return wrongf("the removal of a step that is being restored gets %v", err)
-		case k != open && err != nil && moraine.KindOf(err) != moraine.Busy: // a poller reads it
+		case k == w.team.parent && err == nil:
+			return wrongf("the step from which attempt %d continues was removed", w.team.attempt)
+		case !refused && err != nil && moraine.KindOf(err) != moraine.Busy: // a poller reads it
 			return fmt.Errorf("remove attempt %d step %d: %w", k.attempt, k.step, err)
 		}
 	}

@@ -51,7 +51,7 @@ func (n *node) start() error {
 		cancel()
 		<-ended
 		for _, c := range clients { // their process has ended
-			c.Kill()
+			n.w.end(c)
 		}
 	}
 	return nil

@@ -16,12 +16,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// pollEvery is the pause between two looks, loadEvery between two loads. The short form has little of
-// the machine.
+// A look begins each pollEvery, however long the ones before it take. loadEvery is the pause between two
+// loads. The short form has little of the machine.
 var (
 	pollEvery = testseed.Of(10*time.Millisecond, time.Millisecond)
 	loadEvery = testseed.Of(50*time.Millisecond, 2*time.Millisecond)
 )
+
+// looksAtATime bounds the looks that wait for an answer: more begin when the cluster answers again.
+const looksAtATime = 100
 
 // unanswered bounds one look. A look that takes longer is an outage, not a broken promise.
 const unanswered = 20 * time.Second
@@ -42,7 +45,7 @@ type poller struct {
 func (w *world) poll() *poller {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &poller{w: w, cancel: cancel}
-	p.ended.Go(func() { p.follow(ctx, pollEvery, p.link) })
+	p.ended.Go(func() { p.followLink(ctx) })
 	for _, level := range []moraine.Level{moraine.Memory, moraine.NVMe} {
 		p.ended.Go(func() {
 			p.follow(ctx, loadEvery, func(c *incluster.Client) func(context.Context) error { return p.load(c, level) })
@@ -51,37 +54,31 @@ func (w *world) poll() *poller {
 	return p
 }
 
-// follow repeats a look until ctx ends or a promise is broken. Once a look succeeded, none may find
-// nothing.
-func (p *poller) follow(ctx context.Context, every time.Duration, look func(*incluster.Client) func(context.Context) error) {
+// client opens the client of a poller.
+func (p *poller) client(ctx context.Context) *incluster.Client {
 	c, err := p.w.client(ctx, p.w.through)
 	if err != nil {
 		p.fail(err)
+		return nil
+	}
+	return c
+}
+
+// follow repeats a look until ctx ends or a promise is broken. Once a look succeeded, none may find
+// nothing.
+func (p *poller) follow(ctx context.Context, every time.Duration, look func(*incluster.Client) func(context.Context) error) {
+	c := p.client(ctx)
+	if c == nil {
 		return
 	}
-	defer c.Kill()
+	defer p.w.end(c)
 	try := look(c)
 	for there := false; ctx.Err() == nil; {
-		one, cancel := context.WithTimeout(ctx, unanswered)
-		err := try(one)
-		cancel()
-		var wrong *wrongError
-		switch {
-		case err == nil:
-			there = true
-		case ctx.Err() != nil:
-		case errors.As(err, &wrong):
-			p.fail(err)
-			return
-		case retryable(err):
-			p.outages.Add(1)
-		case there:
-			p.fail(wrongf("no loadable checkpoint: %v", err))
-			return
-		case moraine.KindOf(err) != moraine.NotFound:
-			p.fail(err)
+		found, ok := p.look(ctx, try, there)
+		if !ok {
 			return
 		}
+		there = there || found
 		select {
 		case <-ctx.Done():
 		case <-time.After(every):
@@ -89,13 +86,77 @@ func (p *poller) follow(ctx context.Context, every time.Duration, look func(*inc
 	}
 }
 
-// link follows the link to the newest checkpoint.
-func (p *poller) link(c *incluster.Client) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := c.Stat(ctx, runPath+"/latest/"+ckpt.IndexName)
-		p.looks.Add(1)
-		return err
+// followLink is follow for the link to the newest checkpoint. Its looks do not wait for each other.
+func (p *poller) followLink(ctx context.Context) {
+	c := p.client(ctx)
+	if c == nil {
+		return
 	}
+	defer p.w.end(c)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	var there atomic.Bool
+	slots := make(chan struct{}, looksAtATime)
+	every := time.NewTicker(pollEvery)
+	defer every.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case slots <- struct{}{}:
+		}
+		before := there.Load()
+		running.Go(func() {
+			defer func() { <-slots }()
+			found, ok := p.look(ctx, func(ctx context.Context) error { return p.link(ctx, c) }, before)
+			if found {
+				there.Store(true)
+			}
+			if !ok {
+				stop()
+			}
+		})
+		select {
+		case <-ctx.Done():
+		case <-every.C:
+		}
+	}
+}
+
+// look looks once. there says that an earlier look found a checkpoint. ok is false after a broken promise.
+func (p *poller) look(ctx context.Context, try func(context.Context) error, there bool) (found, ok bool) {
+	one, cancel := context.WithTimeout(ctx, unanswered)
+	defer cancel()
+	err := try(one)
+	var wrong *wrongError
+	switch {
+	case err == nil:
+		return true, true
+	case ctx.Err() != nil:
+		return false, true
+	case errors.As(err, &wrong):
+		p.fail(err)
+		return false, false
+	case retryable(err):
+		p.outages.Add(1)
+		return false, true
+	case there:
+		p.fail(wrongf("no loadable checkpoint: %v", err))
+		return false, false
+	case moraine.KindOf(err) != moraine.NotFound:
+		p.fail(err)
+		return false, false
+	}
+	return false, true
+}
+
+// link follows the link to the newest checkpoint.
+func (p *poller) link(ctx context.Context, c *incluster.Client) error {
+	_, err := c.Stat(ctx, runPath+"/latest/"+ckpt.IndexName)
+	p.looks.Add(1)
+	return err
 }
 
 // load loads the newest checkpoint at a level and compares it with what was saved.

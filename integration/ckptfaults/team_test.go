@@ -15,6 +15,7 @@ import (
 
 // trainer is one rank of a team. It saves through the agent of its node.
 type trainer struct {
+	w    *world
 	rank uint32
 	c    *incluster.Client
 	run  *ckpt.Run
@@ -26,11 +27,15 @@ type trainer struct {
 type team struct {
 	w       *world
 	attempt uint32
-	ranks   []*trainer
+	// parent is the step that it continues from; the zero value: none.
+	parent stepKey
+	ranks  []*trainer
 	// next is the number of the next step.
 	next uint64
 	// sealTimeout is that of its saves.
 	sealTimeout time.Duration
+	// inMemory makes the service accept its parts at level memory.
+	inMemory bool
 }
 
 // launch says how a team starts.
@@ -71,14 +76,14 @@ func (w *world) launch(ctx context.Context, l launch) (*team, error) {
 		if t.next > 1 && t.next != k.Info.Step+1 {
 			return t, wrongf("rank %d continues from step %d, others from %d", tr.rank, k.Info.Step, t.next-1)
 		}
-		t.next = k.Info.Step + 1
+		t.next, t.parent = k.Info.Step+1, stepKey{k.Info.Attempt, k.Info.Step}
 	}
 	return t, nil
 }
 
 // open opens the run as one rank of a launch of the job.
 func (w *world) open(ctx context.Context, restart uint64, rank, world uint32) (*trainer, error) {
-	tr := &trainer{rank: rank}
+	tr := &trainer{w: w, rank: rank}
 	c, err := w.client(ctx, func(d transport.Dialer) transport.Dialer {
 		return incluster.Through(d, tr.nap.Over(incluster.Plain))
 	})
@@ -90,7 +95,7 @@ func (w *world) open(ctx context.Context, restart uint64, rank, world uint32) (*
 		Launch: ckpt.Launch{Name: fmt.Sprintf("launch-%d", restart), Job: "job", Restart: restart},
 		Rank:   rank, World: world, Agent: w.node(rank).socket(), Clock: &w.hands})
 	if err != nil {
-		c.Kill()
+		w.end(c)
 		return nil, fmt.Errorf("rank %d opens the run: %w", rank, err)
 	}
 	return tr, nil
@@ -123,7 +128,7 @@ func (tr *trainer) die() {
 	tr.nap.End()
 	tr.run.Stop()
 	_ = tr.run.Close(context.Background()) // a process that dies hears of no error
-	tr.c.Kill()
+	tr.w.end(tr.c)
 }
 
 func (t *team) die() {
@@ -140,7 +145,7 @@ type moments struct {
 
 // fill begins a part and copies its slice and blob.
 func (t *team) fill(ctx context.Context, tr *trainer, k stepKey) (*ckpt.Part, error) {
-	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Level: level(k.step), Bytes: partBytes + 1000, SealTimeout: t.sealTimeout})
+	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Level: t.level(k.step), Bytes: partBytes + 1000, SealTimeout: t.sealTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -231,4 +236,9 @@ func (t *team) commit(ctx context.Context, at moments) error {
 }
 
 // level is where a step is when the service accepts its parts. Every second one is only in memory.
-func level(step uint64) moraine.Level { return moraine.NVMe - moraine.Level(step%2) }
+func (t *team) level(step uint64) moraine.Level {
+	if t.inMemory {
+		return moraine.Memory
+	}
+	return moraine.NVMe - moraine.Level(step%2)
+}

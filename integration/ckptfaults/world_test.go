@@ -43,6 +43,7 @@ type world struct {
 	rng     *rand.Rand
 	c       *incluster.Cluster
 	hold    incluster.Hold
+	rot     rot
 	hands   clocktest.Hands
 	bucket  *localbucket.Bucket
 	nodes   []*node
@@ -56,12 +57,18 @@ type world struct {
 	restart uint64
 	teams   []*team
 
+	began time.Time
+
 	mu     sync.Mutex
 	events []string
+
+	// ended are the clients whose process has ended, and which still try to close their sessions.
+	ended sync.WaitGroup
 }
 
 func newWorld(t *testing.T, seed uint64, m mutant) (w *world, err error) {
-	w = &world{rng: rand.New(rand.NewPCG(seed, 1)), m: &model{worlds: map[stepKey]uint32{}}, mutant: m}
+	w = &world{began: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), m: &model{worlds: map[stepKey]uint32{}}, mutant: m}
+	w.rot.w = w
 	if w.bucket, err = localbucket.New(seed, nil); err != nil {
 		return nil, err
 	}
@@ -75,6 +82,7 @@ func newWorld(t *testing.T, seed uint64, m mutant) (w *world, err error) {
 	}()
 	w.c, err = incluster.Start(context.Background(), incluster.Options{Seed: seed, Rule: w.hold.Rule,
 		SettleTime: time.Second, BackupHorizon: -time.Second,
+		Chunks: w.rot.over,
 		Bucket: func(string) (object.Store, error) { return w.bucket, nil },
 		Clock:  func(string) clock.Clock { return &w.hands }})
 	if err != nil {
@@ -107,6 +115,13 @@ func (w *world) client(ctx context.Context, wrap func(transport.Dialer) transpor
 	return w.c.ClientOver(ctx, fmt.Sprintf("c%d", w.clients.Add(1)), client.Config{CacheEntries: -1}, wrap)
 }
 
+// end cuts a client off, as the end of its process does. The client finds out by itself that nobody
+// answers, while the schedule goes on.
+func (w *world) end(c *incluster.Client) {
+	c.Cut()
+	w.ended.Go(c.Kill)
+}
+
 // stop ends everything.
 func (w *world) stop() error {
 	w.hold.End()
@@ -121,8 +136,9 @@ func (w *world) stop() error {
 		errs = append(errs, w.reader.Close(context.Background()))
 	}
 	if w.admin != nil {
-		w.admin.Kill()
+		w.end(w.admin)
 	}
+	w.ended.Wait()
 	if w.c != nil {
 		errs = append(errs, w.c.Stop())
 	}
@@ -132,7 +148,7 @@ func (w *world) stop() error {
 func (w *world) log(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.events = append(w.events, fmt.Sprintf(format, args...))
+	w.events = append(w.events, fmt.Sprintf("%.1f s: ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
 func (w *world) story() string {

@@ -95,6 +95,9 @@ func (c *Client) Close() error {
 	return err
 }
 
+// Cut disconnects the client at once and for good. Kill, which waits for the client, may follow.
+func (c *Client) Cut() { c.dialer.Close() }
+
 // Kill ends the client without notice to the cluster, where its session then
 // expires. Its calls must have ended.
 func (c *Client) Kill() {
