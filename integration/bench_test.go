@@ -58,7 +58,7 @@ func TestBenchmarkOfCheckpoints(t *testing.T) {
 	names := runBenchmark(t, bin, "ckpt", "--size", "8MiB", "--repeat", "20")
 	require.Equal(t, "ckpt-row", names[0])
 	for _, part := range []string{"trainers", "agent", "servers"} {
-		for _, at := range []string{"middle", "end"} {
+		for _, at := range []string{"middle", "end", "second-half"} {
 			require.Contains(t, names, "ckpt-row-"+part+"-rss-"+at)
 			require.Contains(t, names, "ckpt-row-"+part+"-descriptors-"+at)
 		}
@@ -66,6 +66,62 @@ func TestBenchmarkOfCheckpoints(t *testing.T) {
 	for _, name := range []string{"ckpt-row-trainers-shm-end", "ckpt-row-agent-shm-end"} {
 		require.Contains(t, names, name)
 	}
+}
+
+// In the second half of a row of saves no process takes more memory or descriptors: each removed
+// step gives back what it had, in the trainers, in the agent and in all servers. Only the long form
+// runs it.
+func TestARowOfSavesIsFlat(t *testing.T) {
+	testseed.OnlyLong(t)
+	bin, err := binary()
+	require.NoError(t, err)
+	// Metadata servers let garbage grow to 256 MiB unless GOGC is set: that takes longer than this row.
+	t.Setenv("GOGC", "100")
+	compared := 0
+	for _, l := range benchmarkLines(t, bin, "ckpt", "--size", "8MiB", "--repeat", "240") {
+		if !strings.HasSuffix(l.Name, "-second-half") {
+			continue
+		}
+		compared++
+		// Connections come and go, and a process has 20 descriptors at least.
+		require.LessOrEqual(t, l.Value, 1.2*l.Limit+10, l.Name)
+	}
+	require.GreaterOrEqual(t, compared, 8)
+}
+
+// Stock PyTorch saves and restores the same state in each way; the benchmark fails by itself if a
+// restored byte differs. Only the long form runs it.
+func TestBenchmarkOfPyTorch(t *testing.T) {
+	testseed.OnlyLong(t)
+	bin, err := binary()
+	require.NoError(t, err)
+	python, err := exec.Command("../internal/tools/torch.sh").Output()
+	require.NoError(t, err)
+	ours, err := filepath.Abs("../python")
+	require.NoError(t, err)
+	t.Setenv("PYTHONPATH", ours)
+	var want []string
+	for _, way := range strings.Fields("save-disk dcp-disk dcp-async-disk dcp-mount dcp-async-mount moraine") {
+		for _, what := range strings.Fields("stall durable-time durable restore") {
+			want = append(want, "torch-"+way+"-"+what)
+		}
+	}
+	require.Equal(t, append(want, "torch-moraine-restore-arena"),
+		runBenchmark(t, bin, "torch", "--size", "48MiB", "--rounds", "1", "--python", strings.TrimSpace(string(python))))
+}
+
+// Without PyTorch, `bench torch` says how to make a Python that has it, before it starts anything.
+func TestBenchmarkOfPyTorchSaysHowToGetIt(t *testing.T) {
+	t.Parallel()
+	bin, err := binary()
+	require.NoError(t, err)
+	python := filepath.Join(t.TempDir(), "python")
+	require.NoError(t, os.WriteFile(python, []byte("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n"), 0o755))
+	said, err := exec.Command(bin, "bench", "torch", "--python", python).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(said), `PYTHONPATH=python moraine bench torch --python "$(internal/tools/torch.sh)"`)
+	require.Contains(t, string(said), "No module named 'torch'")
+	require.NotContains(t, string(said), "...\n", "nothing was started")
 }
 
 // A rebuild with another scheme than the usual one, with the chunkservers that it
@@ -88,6 +144,14 @@ var noneOf = map[string]bool{"elections-under-load": true, "silences-under-load"
 // runBenchmark runs a benchmark with small numbers, checks its output, and returns
 // the names of its lines.
 func runBenchmark(t *testing.T, bin, name string, args ...string) (names []string) {
+	for _, l := range benchmarkLines(t, bin, name, args...) {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// benchmarkLines is runBenchmark, and returns the lines.
+func benchmarkLines(t *testing.T, bin, name string, args ...string) (lines []bench.Line) {
 	cmd := exec.Command(bin, append([]string{"bench", name, "--json", "--modes", "crc", "--seconds", "0.5", "--dir", t.TempDir()}, args...)...)
 	// Other tests write to the same disk here: a stall is no failure of a
 	// benchmark.
@@ -99,7 +163,7 @@ func runBenchmark(t *testing.T, bin, name string, args ...string) (names []strin
 	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
 		var l bench.Line
 		require.NoError(t, dec.Decode(&l))
-		names = append(names, l.Name)
+		lines = append(lines, l)
 		if !noneOf[l.Name] {
 			require.Positive(t, l.Value, l.Name)
 		}
@@ -108,7 +172,7 @@ func runBenchmark(t *testing.T, bin, name string, args ...string) (names []strin
 			require.InDelta(t, l.Value/l.Limit, l.Ratio, 1e-9, l.Name)
 		}
 	}
-	return names
+	return lines
 }
 
 // A loaded state serves several benchmarks, and does not change: creates and stats

@@ -99,7 +99,7 @@ func figure(l Line) saveFigure { return func(*ckptLimits) Line { return l } }
 // open starts the agent and the job.
 func (r *ckptRun) open(ctx context.Context) (err error) {
 	r.Progress("an agent, and %d ranks", ckptWorld)
-	if r.agent, err = startAgent(ctx, r.Env, r.arenaMemory()); err != nil {
+	if r.agent, err = startAgent(ctx, r.Env, arenaMemory(r.model)); err != nil {
 		return err
 	}
 	if r.trainers, err = openTrainers(ctx, r.Env, runName, newShards(r.model, ckptWorld), r.agent.socket()); err != nil {
@@ -109,9 +109,9 @@ func (r *ckptRun) open(ctx context.Context) (err error) {
 }
 
 // arenaMemory is what the node needs for its ranks, in bytes.
-func (r *ckptRun) arenaMemory() int64 {
-	sums := r.model.Bytes() / moraine.BlockSize * 4
-	return slotsPerRank * (r.model.Bytes() + sums + ckptWorld*slotBytes)
+func arenaMemory(m llama.Model) int64 {
+	sums := m.Bytes() / moraine.BlockSize * 4
+	return slotsPerRank * (m.Bytes() + sums + ckptWorld*slotBytes)
 }
 
 func (r *ckptRun) close(ctx context.Context) error {
@@ -163,7 +163,7 @@ func (r *ckptRun) settle(ctx context.Context, s *saved) error {
 	}
 	r.kept = append(r.kept, info)
 	for len(r.kept) > 2 {
-		if err := r.trainers.remove(ctx, r.kept[0]); err != nil {
+		if err := removeStep(ctx, r.trainers.ranks[0].c, r.kept[0]); err != nil {
 			return err
 		}
 		r.kept = r.kept[1:]

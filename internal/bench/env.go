@@ -29,6 +29,10 @@ type Env struct {
 	Agent []string
 	// Repeat is how many saves in a row Ckpt measures, in place of its other lines; 0: none.
 	Repeat int
+	// Python is the interpreter of Torch's ranks, and Rounds how many saves and restores of each way
+	// a figure is the median of.
+	Python string
+	Rounds int
 	// Open opens the target for the benchmark itself.
 	Open func(ctx context.Context) (Target, error)
 	// Bytes is how much a run moves (at least 4 GiB for a record). Devices is how

@@ -79,23 +79,26 @@ func (r *ckptRun) look() map[string]holdings {
 	return map[string]holdings{"trainers": holdingsOf(os.Getpid()), "agent": holdingsOf(r.agent.cmd.Process.Pid), "servers": servers}
 }
 
-// rowLines compares the middle and the end of a row with its beginning.
+// rowLines compares the middle and the end of a row with its beginning, and the end with the middle:
+// caches may take more than the first saves to fill.
 func (r *ckptRun) rowLines(begin, middle, end map[string]holdings) (lines []Line) {
-	const since = "after the first saves"
+	const first, half = "after the first saves", "in the middle"
 	for _, part := range rowParts {
-		for _, at := range []struct {
-			name string
-			has  holdings
-		}{{"middle", middle[part]}, {"end", end[part]}} {
-			name := func(what string) string { return r.name("ckpt-row-" + part + "-" + what + "-" + at.name) }
-			b := begin[part]
-			lines = append(lines,
-				Line{Name: name("rss"), Value: at.has.private / 1e6, Unit: "MB"}.against(b.private/1e6, since),
-				Line{Name: name("descriptors"), Value: at.has.descriptors, Unit: "open"}.against(b.descriptors, since))
-			if b.shared > 0 {
-				lines = append(lines, Line{Name: name("shm"), Value: at.has.shared / 1e6, Unit: "MB"}.against(b.shared/1e6, since))
-			}
-		}
+		lines = append(lines, r.compare(part, "middle", middle[part], begin[part], first)...)
+		lines = append(lines, r.compare(part, "end", end[part], begin[part], first)...)
+		lines = append(lines, r.compare(part, "second-half", end[part], middle[part], half)...)
+	}
+	return lines
+}
+
+// compare returns the lines of what a part has, compared with what it had since.
+func (r *ckptRun) compare(part, at string, has, had holdings, since string) []Line {
+	line := func(what, unit string, now, then float64) Line {
+		return Line{Name: r.name("ckpt-row-" + part + "-" + what + "-" + at), Value: now, Unit: unit}.against(then, since)
+	}
+	lines := []Line{line("rss", "MB", has.private/1e6, had.private/1e6), line("descriptors", "open", has.descriptors, had.descriptors)}
+	if had.shared > 0 {
+		lines = append(lines, line("shm", "MB", has.shared/1e6, had.shared/1e6))
 	}
 	return lines
 }

@@ -160,9 +160,9 @@ func (s *saving) reach(ctx context.Context, level moraine.Level) (info ckpt.Step
 	}
 }
 
-// remove removes a committed step, so that the devices have room for the next.
-func (ts *trainers) remove(ctx context.Context, info ckpt.StepInfo) error {
-	_, err := ts.ranks[0].c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+// removeStep removes a committed step, so that the devices have room for the next.
+func removeStep(ctx context.Context, c *client.Client, info ckpt.StepInfo) error {
+	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 		Key: &wire.StepKey{Run: uint64(info.Run), Attempt: info.Attempt, Step: info.Step}}}})
 	return err
 }

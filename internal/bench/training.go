@@ -121,7 +121,7 @@ func (r *ckptRun) pacedTraining(ctx context.Context, l *loop) (t trained, err er
 		return t, err
 	}
 	r.agent, r.trainers, r.kept = nil, nil, nil
-	if r.agent, err = startAgent(ctx, r.Env, r.arenaMemory(), flushRateFlag, fmt.Sprint(r.model.Bytes()/pacedSeconds)); err != nil {
+	if r.agent, err = startAgent(ctx, r.Env, arenaMemory(r.model), flushRateFlag, fmt.Sprint(r.model.Bytes()/pacedSeconds)); err != nil {
 		return t, err
 	}
 	if r.trainers, err = openTrainers(ctx, r.Env, "paced", shards, r.agent.socket()); err != nil {

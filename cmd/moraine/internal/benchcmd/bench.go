@@ -44,6 +44,8 @@ type benchOptions struct {
 	noForeground  bool
 	repeat        int
 	profile       string
+	python        string
+	rounds        int
 }
 
 // benchmark is one benchmark of `moraine bench`; cluster is what its cluster has beside
@@ -63,7 +65,7 @@ func (b *benchmark) alone() bool {
 // inMemory reports whether the benchmark also measures reads from the memory of
 // chunkservers. It then gives them more memory.
 func (b *benchmark) inMemory() bool {
-	return b.name == "write" || b.name == "read" || b.name == "ckpt"
+	return b.name == "write" || b.name == "read" || b.name == "ckpt" || b.name == "torch"
 }
 
 // benchmarks in the order of `bench all`.
@@ -92,6 +94,9 @@ var benchmarks = []benchmark{
 		"restores from each level and by other numbers of ranks, a training loop beside them; with " +
 		"--repeat the memory of many saves in a row", 1,
 		devcluster.Config{ObjectServer: true, MetadataArgs: benchRemoval}, bench.Ckpt},
+	{"torch", "the same state saved and restored by stock PyTorch: torch.save and DCP's FileSystemWriter on " +
+		"--dir, FileSystemWriter on a mount, and our writer: stall, time until durable, cold restore", 1,
+		devcluster.Config{MetadataArgs: benchRemoval}, bench.Torch},
 	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
 		"with the disk; reads and writes of a foreground load meanwhile", 1,
 		devcluster.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
@@ -107,6 +112,9 @@ func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
 	}
 	if b.name == "ckpt" {
 		o = o.ofCkpt(cmd)
+	}
+	if b.name == "torch" && !cmd.Flags().Changed("bytes") && !cmd.Flags().Changed("size") {
+		o.bytes = torchBytes
 	}
 	return o
 }
@@ -168,13 +176,16 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 		if b.name == "ckpt" {
 			o.addCkptFlags(one)
 		}
+		if b.name == "torch" {
+			o.addTorchFlags(one)
+		}
 		cmd.AddCommand(one)
 	}
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, b := range benchmarks {
-				if b.name == "load" {
-					continue // scale and followers make their own, where --state names none
+				if b.name == "load" || b.name == "torch" {
+					continue // scale and followers make their own state, and PyTorch is seldom there
 				}
 				if err := runBenchmark(cmd.Context(), env, o.of(b, cmd), b); err != nil {
 					return fmt.Errorf("%s: %w", b.name, err)
@@ -192,6 +203,11 @@ func runBenchmark(ctx context.Context, env *cli.Env, o benchOptions, b benchmark
 		// A misspelt name would measure another disk.
 		if st, err := os.Stat(o.path); err != nil || !st.IsDir() {
 			return cli.UsageError("--path %s: name a directory of the file system to measure", o.path)
+		}
+	}
+	if b.name == "torch" {
+		if err := bench.CheckTorch(ctx, o.python); err != nil {
+			return err
 		}
 	}
 	modes := o.modes
@@ -223,7 +239,7 @@ func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mod
 		return nil, err
 	}
 	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
-		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat,
+		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat, Python: o.python, Rounds: o.rounds,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {

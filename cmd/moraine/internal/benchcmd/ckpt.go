@@ -8,6 +8,9 @@ import (
 // ckptBytes is the size of a checkpoint of bench ckpt, unless --size gives another.
 const ckptBytes = 2 << 30
 
+// torchBytes is the size of the state of bench torch, unless --size gives another.
+const torchBytes = 1 << 30
+
 // benchRemoval are the arguments of metadata servers that soon delete the chunks of removed files.
 var benchRemoval = []string{"--grace", bench.RotateGrace.String(), "--backup-horizon", "-1s"}
 
@@ -16,6 +19,13 @@ func (o *benchOptions) addCkptFlags(cmd *cobra.Command) {
 	cmd.Flags().Var(&o.bytes, "size", "size of a checkpoint, all ranks together (2GiB)")
 	cmd.Flags().IntVar(&o.repeat, "repeat", 0, "measure the memory of so many saves in a row, and nothing "+
 		"else; a record needs 1000 of 256MiB")
+}
+
+// addTorchFlags adds the flags that only bench torch has.
+func (o *benchOptions) addTorchFlags(cmd *cobra.Command) {
+	cmd.Flags().Var(&o.bytes, "size", "size of the state, all ranks together (1GiB)")
+	cmd.Flags().StringVar(&o.python, "python", "python3", "Python interpreter with PyTorch and the package moraine")
+	cmd.Flags().IntVar(&o.rounds, "rounds", 3, "how many saves and restores of each way a figure is the median of")
 }
 
 // ofCkpt returns the options of bench ckpt.
