@@ -571,6 +571,31 @@ func TestARestartRestoresFromTheMemoryOfTheNode(t *testing.T) {
 	require.ErrorIs(t, bad[0].Err, moraine.Corrupt)
 }
 
+// TestASlotThatWasReadIsUsedAgain: once a restore is closed, later saves have the memory of its part.
+// Otherwise the trainers would keep it mapped, and the node would have memory beyond its limit.
+func TestASlotThatWasReadIsUsedAgain(t *testing.T) {
+	n := newNode(t, 6*slotBytes)
+	n.start(0)
+	tr := n.trainer("one", 0, 1)
+	known := map[string]bool{}
+	for step := uint64(1); step <= 6; step++ {
+		tr.save(step, 0)
+		n.requireStep(step, 1)
+		n.eventually(func() bool { return n.states()[step] == agentproto.Committed })
+		k, err := tr.run.Resolve(t.Context(), ckpt.ResolveOptions{Step: step, Exact: true})
+		require.NoError(t, err)
+		got, err := k.ReadTensor(t.Context(), "w0")
+		require.NoError(t, err)
+		require.Equal(t, data(step, 0), got)
+		require.Zero(t, k.BytesRead())
+		require.NoError(t, k.Close())
+		for _, path := range n.slots() {
+			known[path] = true
+		}
+	}
+	require.LessOrEqual(t, len(known), 3, "the last good one, the one that is written, and one made in advance")
+}
+
 // slots returns the files of the slots.
 func (n *node) slots() []string {
 	n.t.Helper()

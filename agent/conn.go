@@ -38,6 +38,7 @@ type conn struct {
 	filling           *part
 	sealTimeoutMillis int64
 	restore           restorer
+	reads             []*slot // that the trainer may have mapped
 	files             files
 }
 
@@ -146,6 +147,7 @@ func (c *conn) end() {
 		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
 	}
 	c.restore.close(c.a)
+	c.a.unread(c.reads)
 	c.files.close(c.a.pool)
 	if c.run != nil {
 		c.a.release(c.run)
@@ -174,7 +176,7 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		defer cancel()
 		reply.Wait, err = c.a.wait(wctx, c.uid, req.Wait)
 	case req.Read != nil:
-		reply.Read, file, err = c.a.read(c.uid, req.Read)
+		reply.Read, file, err = c.read(req.Read)
 	case req.Push != nil:
 		reply.Push, err = c.push(ctx, req.Push)
 	case req.Resolve != nil:

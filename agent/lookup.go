@@ -35,12 +35,13 @@ func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
 	return out
 }
 
-// read returns a sealed part, and its slot opened for reading. The slot is then never written to
-// again: somebody may have it mapped after the part has given it back.
-func (a *Agent) read(uid uint32, req *agentproto.Read) (*agentproto.ReadReply, *os.File, error) {
+// read returns a sealed part, and its slot opened for reading. Nobody writes to the slot until the
+// connection has ended, also if the part has given it back by then.
+func (c *conn) read(req *agentproto.Read) (*agentproto.ReadReply, *os.File, error) {
+	a := c.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
+	p := a.parts[partKey{c.uid, req.Run, req.Rank, req.Attempt, req.Step}]
 	if p == nil || p.slot == nil || p.manifest == nil {
 		return nil, nil, &moraine.Error{Op: "agent.Read", Ref: fmt.Sprintf("%s step %d rank %d", req.Run, req.Step, req.Rank),
 			Kind: moraine.NotFound, Err: errors.New("the node does not have this part in memory")}
@@ -49,8 +50,18 @@ func (a *Agent) read(uid uint32, req *agentproto.Read) (*agentproto.ReadReply, *
 	if err != nil {
 		return nil, nil, err
 	}
-	p.slot.shared = true
+	p.slot.readers++
+	c.reads = append(c.reads, p.slot)
 	return &agentproto.ReadReply{Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}, f, nil
+}
+
+// unread ends the reading of slots: nobody has them mapped for it any more.
+func (a *Agent) unread(slots []*slot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range slots {
+		s.readers--
+	}
 }
 
 // progress returns how much of a part is written. See agentproto.Progress.

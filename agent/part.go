@@ -172,7 +172,7 @@ func (a *Agent) dropSlot(s *slot) {
 		a.log.Warn("manifest not removed", "slot", s.name, "err", err)
 	}
 	a.mu.Lock()
-	reuse := err == nil && !s.shared
+	reuse := err == nil && !s.shared && s.readers == 0
 	a.mu.Unlock()
 	if reuse {
 		a.pool.put(s)
@@ -188,6 +188,7 @@ func (a *Agent) abandon(p *part, cause error) {
 	p.save.Abort(cause)
 	<-p.save.Done()
 	s := a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
+	s.empty() // a trainer that lives keeps it mapped
 	a.pool.discard(s)
 	a.release(p.run)
 }

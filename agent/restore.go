@@ -24,19 +24,20 @@ var errPage = errors.New("the page is full")
 // restorer is what a connection reads: an open step, and the slot of its last Fetch.
 type restorer struct {
 	k    *ckpt.Checkpoint
+	node []*slot // of parts of the step that this node has
 	slot *slot
 }
 
 // open makes k the step that is read. Several ranks share their reads; a single one would copy each
 // byte once more for nothing.
-func (r *restorer) open(a *Agent, k *ckpt.Checkpoint, world uint32) {
+func (r *restorer) open(a *Agent, k *ckpt.Checkpoint, node []*slot, world uint32) {
 	if world > 1 {
 		k.ShareReads(a.shared)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.restoring++
-	r.k = k
+	r.k, r.node = k, node
 }
 
 // close releases the step and gives the slot back. A trainer that still has it mapped keeps its
@@ -51,8 +52,15 @@ func (r *restorer) close(a *Agent) {
 			a.shared.Forget()
 		}
 		a.mu.Unlock()
+		r.unread(a)
 	}
 	r.drop(a.pool)
+}
+
+// unread ends the reading of parts in the memory of this node, which are not mapped any more.
+func (r *restorer) unread(a *Agent) {
+	a.unread(r.node)
+	r.node = nil
 }
 
 func (r *restorer) drop(p *pool) {
@@ -64,10 +72,11 @@ func (r *restorer) drop(p *pool) {
 
 // makeRoom gives back the memory of a restore, for the saves that follow: nothing is mapped until the
 // next Fetch, and further reads come from the cluster.
-func (r *restorer) makeRoom(p *pool) {
-	r.drop(p)
+func (r *restorer) makeRoom(a *Agent) {
+	r.drop(a.pool)
 	if r.k != nil {
 		r.k.UseNode(nil)
+		r.unread(a)
 	}
 }
 
@@ -80,8 +89,9 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 	if err != nil {
 		return nil, err
 	}
-	k.UseNode(c.a.nodeParts(c.uid, c.run.open.Run, k.Info))
-	c.restore.open(c.a, k, c.run.open.World)
+	parts, slots := c.a.nodeParts(c.uid, c.run.open.Run, k.Info)
+	k.UseNode(parts)
+	c.restore.open(c.a, k, slots, c.run.open.World)
 	reply := &agentproto.ResolveReply{Attempt: k.Info.Attempt, Step: k.Info.Step, World: k.World(), Level: k.Info.Level.String(),
 		Path: k.Info.Path, Bytes: k.Info.Bytes}
 	for _, f := range k.Files() {
@@ -92,19 +102,20 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 	return reply, nil
 }
 
-// nodeParts returns the sealed parts of a step that the node has. Their slots are not written to
-// again.
-func (a *Agent) nodeParts(uid uint32, path string, info ckpt.StepInfo) map[uint32]ckpt.NodePart {
+// nodeParts returns the sealed parts of a step that the node has, and their slots, to which nobody
+// writes until unread.
+func (a *Agent) nodeParts(uid uint32, path string, info ckpt.StepInfo) (map[uint32]ckpt.NodePart, []*slot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	parts := map[uint32]ckpt.NodePart{}
+	parts, slots := map[uint32]ckpt.NodePart{}, []*slot(nil)
 	for key, p := range a.parts {
 		if key.uid == uid && key.path == path && key.attempt == info.Attempt && key.step == info.Step && p.slot != nil && p.manifest != nil {
-			p.slot.shared = true
+			p.slot.readers++
+			slots = append(slots, p.slot)
 			parts[key.rank] = ckpt.NodePart{Slot: p.slot.file.Name(), Bytes: int64(len(p.slot.mem)), Seal: p.manifest.Seal}
 		}
 	}
-	return parts
+	return parts, slots
 }
 
 func (c *conn) tensors(ctx context.Context, req *agentproto.Tensors) (*agentproto.TensorsReply, error) {

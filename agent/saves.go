@@ -34,7 +34,7 @@ func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.Be
 	case req.Bytes <= 0:
 		return nil, nil, c.invalid("a part of %d bytes: begin needs the bytes that the part will have", req.Bytes)
 	}
-	c.restore.makeRoom(c.a.pool)
+	c.restore.makeRoom(c.a)
 	p, err := c.a.begin(ctx, c.run, req, c.lent())
 	if err != nil {
 		return nil, nil, err

@@ -19,8 +19,10 @@ type slot struct {
 	owner string
 	file  *os.File
 	mem   []byte
-	// shared says that a reader may have it mapped. Agent.mu guards it.
-	shared bool
+	// readers counts those who have it mapped to read its part. shared says that somebody may have it
+	// mapped of whom this agent does not know. Agent.mu guards both.
+	readers int
+	shared  bool
 	// lent says that a reader has it. pool.mu guards it.
 	lent bool
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -58,6 +59,7 @@ func mapPart(f *os.File, bytes int64, seal *agentproto.Seal) *nodePart {
 // nodePart is one rank's part in a slot of the agent, mapped for reading.
 type nodePart struct {
 	mem     []byte
+	conn    io.Closer // the agent lets nobody write to the slot before it ends; nil: the caller sees to it
 	tensors map[string][]*nodeSlice
 	blobs   map[string]*nodeSlice
 }
@@ -80,31 +82,37 @@ func (l *agentLink) nodeParts(ctx context.Context, path string, info StepInfo, w
 	if err != nil {
 		return nil
 	}
+	conn, err := agentproto.Dial(ctx, l.socket)
+	if err != nil {
+		return nil
+	}
 	parts := nodeParts{}
 	for _, p := range reply.Status.Parts {
 		if p.Run != path || p.Attempt != info.Attempt || p.Step != info.Step || p.World != world {
 			continue
 		}
-		if part := l.readPart(ctx, path, info, p.Rank); part != nil {
+		if part := readPart(ctx, conn, path, info, p.Rank); part != nil {
 			parts[p.Rank] = part
 		}
+	}
+	if len(parts) == 0 {
+		_ = conn.Close() // nothing came by it
 	}
 	return parts
 }
 
-// readPart maps one part; nil if the agent no longer has it.
-func (l *agentLink) readPart(ctx context.Context, path string, info StepInfo, rank uint32) *nodePart {
-	conn, err := agentproto.Dial(ctx, l.socket)
-	if err != nil {
-		return nil
-	}
-	defer conn.Close()
+// readPart maps one part until conn ends; nil if the agent no longer has it.
+func readPart(ctx context.Context, conn *agentproto.Conn, path string, info StepInfo, rank uint32) *nodePart {
 	reply, files, err := conn.Exchange(ctx, &agentproto.Request{Read: &agentproto.Read{Run: path, Attempt: info.Attempt, Step: info.Step, Rank: rank}})
 	defer closeFiles(files)
 	if err != nil || len(files) != 1 {
 		return nil
 	}
-	return mapPart(files[0], reply.Read.Bytes, &reply.Read.Seal)
+	part := mapPart(files[0], reply.Read.Bytes, &reply.Read.Seal)
+	if part != nil {
+		part.conn = conn
+	}
+	return part
 }
 
 func closeFiles(files []*os.File) {
@@ -142,10 +150,15 @@ func newNodePart(mem []byte, seal *agentproto.Seal) *nodePart {
 	return p
 }
 
-// close unmaps the parts.
+// close unmaps the parts, and then tells the agent.
 func (n nodeParts) close() {
 	for _, p := range n {
 		unmap(p.mem)
+	}
+	for _, p := range n {
+		if p.conn != nil {
+			_ = p.conn.Close() // several parts may have the same one
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ type Read struct {
 }
 
 // ReadReply comes with the descriptor of the slot, which can only be read. The bytes do not change
-// while it is mapped. Seal says where they are.
+// before the connection ends: unmap the slot first. Seal says where they are.
 type ReadReply struct {
 	Bytes int64 `json:"bytes"`
 	Seal  Seal  `json:"seal"`
