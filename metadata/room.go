@@ -42,7 +42,20 @@ func (l *leader) hasRoom(c *lead.Call, op *wire.BeginStep) error {
 		return err
 	}
 	room := v.Place.Room() / uint64(want.Scheme.Chunks()) * uint64(want.Scheme.K)
-	if need := reserved + op.GetBytes(); need > room {
+	need := reserved + op.GetBytes()
+	if need <= room {
+		return nil
+	}
+	// What ranks have sent takes space of the devices by now, and is still announced. It counts once.
+	err = l.Store.View(func(r kvtx.Reader, _ uint64) error {
+		sent, err := ckpt.SentBytes(l.Machine.View(r), op, need-room)
+		need -= min(sent, reserved)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if need > room {
 		return &moraine.Error{Op: "begin step", Ref: fmt.Sprintf("step %d", op.GetKey().GetStep()), Kind: moraine.NoSpace, Err: fmt.Errorf(
 			"the devices have room for %d bytes at %s, but this rank and others that save now need %d: remove old steps (moraine ckpt prune) or add devices",
 			room, want.Scheme, need)}

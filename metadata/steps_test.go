@@ -2,6 +2,8 @@ package metadata_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,5 +108,45 @@ func TestAStepThatHasNoRoomIsRefused(t *testing.T) {
 		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: 1}}}})
 		require.NoError(t, err)
 		require.NoError(t, begin(2, 0, 900<<30))
+	})
+}
+
+// TestWhatARankHasSentCountsOnce: bytes that a rank has announced, and has on devices by now, are not
+// announced once more when others compare with the free space.
+func TestWhatARankHasSentCountsOnce(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		c.fleet(3)
+		a, b := c.open(peer(transport.RoleClient, "c1")), c.open(peer(transport.RoleClient, "c2"))
+		run := a.openRun("r")
+		begin := func(k *client, rank uint32, bytes uint64) error {
+			_, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
+				Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: 1}, Rank: rank, World: 2, Bytes: bytes}}})
+			return err
+		}
+		err := begin(a, 0, 1<<45)
+		require.ErrorIs(t, err, moraine.NoSpace)
+		var room uint64
+		_, err = fmt.Sscanf(err.Error()[strings.Index(err.Error(), "have room for"):], "have room for %d bytes", &room)
+		require.NoError(t, err)
+
+		const announced, sent = 50 << 20, 1 << 20
+		require.NoError(t, begin(a, 0, announced))
+		require.ErrorIs(t, begin(b, 1, room-announced+1), moraine.NoSpace)
+		g, err := a.grant(1, nil)
+		require.NoError(t, err)
+		resp, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+			Parent: root, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Unlinked: true}}})
+		require.NoError(t, err)
+		s := &wire.Stripe{Id: g.Placements[0].Stripe, Scheme: g.Placements[0].Scheme, Version: 1, Length: sent}
+		for _, d := range g.Placements[0].Devices {
+			s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
+		}
+		_, err = a.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: resp.GetEntry().Attr.Inode,
+			Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe), Stripes: []*wire.Stripe{s},
+			Extents: []*wire.Extent{{Length: sent, Stripe: s.Id}}}}})
+		require.NoError(t, err)
+		require.ErrorIs(t, begin(b, 1, room-announced+sent+1), moraine.NoSpace)
+		require.NoError(t, begin(b, 1, room-announced+sent))
+		require.ErrorIs(t, begin(a, 0, announced+sent), moraine.NoSpace, "its own file is no credit for a rank that begins again")
 	})
 }

@@ -1,6 +1,8 @@
 package ckpt_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -317,4 +319,64 @@ func TestAWriterDuringAnAdoption(t *testing.T) {
 		t.Logf("%d steps, %d refused", made, refused)
 		require.Positive(t, made+refused)
 	})
+}
+
+// TestAHalfWrittenMegatronDirectory: of the format torch each model rank up to the greatest must have its file,
+// whole. Of the last ranks nothing in the directory says that they are missing.
+func TestAHalfWrittenMegatronDirectory(t *testing.T) {
+	archive := zipOf(t)
+	all := map[string][]byte{}
+	for _, rank := range []string{"00_000", "00_001", "01_000", "01_001"} {
+		all["mp_rank_"+rank+"/model_optim_rng.pt"] = archive
+		all["mp_rank_"+rank+"/distrib_optim.pt"] = archive
+	}
+	for name, c := range map[string]struct {
+		change func(files map[string][]byte)
+		says   string // empty: it is adopted
+	}{
+		"all are there":     {func(map[string][]byte) {}, ""},
+		"a rank is missing": {func(f map[string][]byte) { delete(f, "mp_rank_00_001/model_optim_rng.pt") }, "mp_rank_00_001/model_optim_rng.pt is missing"},
+		"the first is missing": {func(f map[string][]byte) {
+			delete(f, "mp_rank_00_000/model_optim_rng.pt")
+			delete(f, "mp_rank_00_000/distrib_optim.pt")
+		}, "mp_rank_00_000/model_optim_rng.pt is missing"},
+		"a file is cut":          {func(f map[string][]byte) { f["mp_rank_01_001/distrib_optim.pt"] = archive[:len(archive)-1] }, "mp_rank_01_001/distrib_optim.pt is cut short"},
+		"a file is cut early":    {func(f map[string][]byte) { f["mp_rank_01_001/distrib_optim.pt"] = archive[:10] }, "mp_rank_01_001/distrib_optim.pt is cut short"},
+		"a file is empty":        {func(f map[string][]byte) { f["mp_rank_01_001/distrib_optim.pt"] = nil }, "mp_rank_01_001/distrib_optim.pt is empty"},
+		"two layouts":            {func(f map[string][]byte) { f["mp_rank_02/model_optim_rng.pt"] = archive }, "another layout"},
+		"no rank":                {func(f map[string][]byte) { clear(f); f["notes.txt"] = []byte("x") }, "neither .metadata nor"},
+		"a name that is no rank": {func(f map[string][]byte) { f["mp_rank_1x_000/model_optim_rng.pt"] = archive }, "does not name a model rank"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, memcluster.Options{}, func(t *testing.T, cluster *memcluster.Cluster) {
+				w := writer{t, cluster.Client("w")}
+				defer w.Close()
+				files := maps.Clone(all)
+				c.change(files)
+				for name, data := range files {
+					w.put("/d/iter_0000007/"+name, data)
+				}
+				_, err := adopt.Dir(t.Context(), w.Client, "/d/iter_0000007", adopt.Options{Run: "/runs/r", Step: 7, Format: adopt.Megatron})
+				if c.says == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorIs(t, err, moraine.Incomplete)
+				require.ErrorContains(t, err, c.says)
+			})
+		})
+	}
+}
+
+// zipOf makes an archive, as torch.save does.
+func zipOf(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	f, err := z.CreateHeader(&zip.FileHeader{Name: "archive/data.pkl", Method: zip.Store})
+	require.NoError(t, err)
+	_, err = f.Write(bytesOf(100, 1))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	return b.Bytes()
 }

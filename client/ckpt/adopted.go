@@ -143,18 +143,3 @@ func (s *adoptedStep) header(ctx context.Context, i int) (*safetensors.Header, e
 	}
 	return h, nil
 }
-
-// checkMegatron checks the directory of one iteration. That its tracker names it was checked before.
-func (s *adoptedStep) checkMegatron(ctx context.Context) error {
-	if _, ok := s.at[adopted.DCPMetadata]; ok {
-		return s.checkDCP(ctx) // of the format torch_dist
-	}
-	var bytes int64
-	for i := range s.files {
-		bytes += s.files[i].Size
-	}
-	if bytes == 0 {
-		return verdict("the directory has no bytes")
-	}
-	return nil
-}

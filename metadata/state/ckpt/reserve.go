@@ -1,6 +1,8 @@
 package ckpt
 
 import (
+	"encoding/binary"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
@@ -47,4 +49,44 @@ func ReservedBytes(v *kvtx.View, op *wire.BeginStep) (uint64, error) {
 		return c[record.CReserved], err
 	}
 	return c[record.CReserved] - p.Reserved, nil
+}
+
+// maxSentLook bounds the ranks at which SentBytes looks.
+const maxSentLook = 4096
+
+// SentBytes returns how much of what ReservedBytes counts is on devices already: the ranks that have
+// announced it have committed it to files that have no name yet. It stops once it has found enough,
+// and after maxSentLook ranks: then it finds too little, not too much.
+func SentBytes(v *kvtx.View, op *wire.BeginStep, enough uint64) (sent uint64, err error) {
+	reserved := map[moraine.SessionID]uint64{}
+	self, looked := v.K.Part(stepFromWire(op.GetKey()), op.GetRank()), 0
+	err = v.EachIn(v.K.Table(record.TabOpenStep), func(key, _ []byte) (bool, error) {
+		err := v.EachIn(v.K.Parts(StepOfKey(key)), func(key, value []byte) (bool, error) {
+			var p record.Part
+			if err := p.Decode(value); err != nil {
+				return false, err
+			}
+			if looked++; p.Reserved > 0 && string(key) != string(self) {
+				reserved[p.Session] += p.Reserved
+			}
+			return looked < maxSentLook, nil
+		})
+		return err == nil && looked < maxSentLook, err
+	})
+	for session, most := range reserved {
+		if err != nil || sent >= enough {
+			return sent, err
+		}
+		var have uint64
+		err = v.EachIn(v.K.SessionInodes(session), func(key, _ []byte) (bool, error) {
+			i, err := tree.ReadInode(v, moraine.InodeID(binary.BigEndian.Uint64(key[len(key)-8:])))
+			if err != nil {
+				return false, err
+			}
+			have += uint64(i.Size)
+			return have < most, nil
+		})
+		sent += min(have, most)
+	}
+	return sent, err
 }
