@@ -244,7 +244,7 @@ def test_errors_say_what_to_do(path):
             StorageWriter(r, step=1).stage({"w": torch.zeros(2).to_sparse()})
         with pytest.raises(errors.InvalidArgument, match="THREAD"):
             pickle.dumps(StorageWriter(r, step=1))  # as AsyncCheckpointerType.PROCESS does
-        writer = StorageWriter(r, step=1)
+        writer = StorageWriter(r, step=3)  # the refused save has ended step 1
         writer.stage({"w": whole(1)})
         with pytest.raises(errors.InvalidArgument, match="each save"):
             writer.stage({"w": whole(1)})
