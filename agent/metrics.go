@@ -17,6 +17,10 @@ type Metrics struct {
 	// FlushedBytes are those of parts that were given to the cluster; PacedSeconds is how long writes
 	// waited for Config.FlushRate.
 	FlushedBytes, PacedSeconds prometheus.Counter
+	// Of the parts of each run: at most maxRunStats runs have labels of their own. RunLast is when the
+	// last part was sealed, for level local, and when its step reached the others.
+	RunSaves, RunBytes, RunStall, RunFailed *prometheus.CounterVec // by run
+	RunLast                                 *prometheus.GaugeVec   // by run and level
 }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
@@ -31,6 +35,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		RestoredBytes: f.Counters("restored_bytes_total", "Bytes that trainers fetched, by source: the cluster, or the memory of the node.", "source"),
 		FlushedBytes:  f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
 		PacedSeconds:  f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate."),
+		RunSaves:      f.Counters("run_saves_total", "Parts that trainers sealed, by run.", "run"),
+		RunBytes:      f.Counters("run_saved_bytes_total", "Bytes of tensors and blobs of those parts, by run.", "run"),
+		RunStall:      f.Counters("run_stall_seconds_total", "Time from the begin of those parts to their seal, by run.", "run"),
+		RunFailed:     f.Counters("run_failed_parts_total", "Parts whose step will never be committed, by run.", "run"),
+		RunLast:       f.Gauges("run_last_commit_timestamp_seconds", "When the last save of the run reached a level, in seconds since the epoch, as far as the agent followed it, by run and level.", "run", "level"),
 		Memory:        f.Gauge("slot_bytes", "Memory of slots, free ones included."),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
@@ -22,6 +23,7 @@ type part struct {
 	run   *run
 	slot  *slot // nil: it has none yet, or gave it back
 	bytes int64
+	begun time.Time
 
 	// save is the part in the cluster, of the present attempt to write it.
 	save     *ckpt.Part
@@ -49,7 +51,7 @@ type part struct {
 
 // begin gives a trainer a slot for its part of a step. lent is how many slots its connection has for reads.
 func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent int) (*part, error) {
-	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes,
+	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes, begun: time.Now(),
 		newestWins: req.Supersede, state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
 	if err := a.admit(p); err != nil {
 		return nil, err
@@ -213,6 +215,7 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	if p.newestWins {
 		w.supersedeOlder()
 	}
+	a.countSealed(p, time.Now())
 	a.notify()
 	a.mu.Unlock()
 	p.copied()
@@ -232,6 +235,7 @@ func (a *Agent) committed(p *part) {
 	}
 	a.mu.Lock()
 	p.state = agentproto.Committed
+	a.countCommitted(p)
 	old := a.replaceBy(p.key)
 	closeOnce(p.written)
 	close(p.ended)
@@ -279,6 +283,7 @@ func (a *Agent) fail(p *part, err error) *slot {
 	if p.state == agentproto.Local {
 		p.run.noteFailure(p.key.step, err)
 	}
+	a.countFailed(p)
 	p.state, p.err = agentproto.Failed, err
 	s := a.takeSlot(p)
 	closeOnce(p.written)

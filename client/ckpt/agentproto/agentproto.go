@@ -251,6 +251,21 @@ type StatusReply struct {
 	Memory int64  `json:"memory"`
 	Used   int64  `json:"used"`
 	Parts  []Part `json:"parts"`
+	// Runs are the figures of each run since the agent has started.
+	Runs []RunStatus `json:"runs,omitempty"`
+}
+
+// RunStatus has what the agent has counted of a run's parts on this node. Runs beyond the first 64 count
+// together, as "other".
+type RunStatus struct {
+	Run string `json:"run"`
+	// Saves counts the parts that were sealed, and Bytes those of their tensors and blobs.
+	Saves uint64 `json:"saves"`
+	Bytes int64  `json:"bytes"`
+	// StallSeconds is the time from begin to seal, over all Saves.
+	StallSeconds float64 `json:"stall_seconds"`
+	// Failed counts the parts whose step will never be committed.
+	Failed uint64 `json:"failed"`
 }
 
 // Part is one rank's part of a step in a slot of the node.

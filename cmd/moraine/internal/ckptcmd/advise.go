@@ -18,6 +18,11 @@ import (
 type adviseFlags struct {
 	mtbf, stall, restore, nodeMTBF time.Duration
 	nodes                          int
+	// agent is the socket of an agent that has measured the stall; drill measures the restore.
+	agent string
+	drill bool
+	// measured says where figures come from that no flag gives.
+	measured []string
 }
 
 func newCkptAdviseCommand(env *cli.Env) *cobra.Command {
@@ -31,12 +36,18 @@ first order) and J. T. Daly (2006, higher order). The command guesses nothing an
 cluster. With RUN it also shows how often the run saves now, and the goodput of that.
 
 --stall is the time that the trainers stand still for one save: measure it around Begin and
-Seal. --restore is the time from a failure until the job trains again.`,
+Seal, or let --agent give the mean that the agent of a node has measured for RUN. --restore is
+the time from a failure until the job trains again. --drill measures the part of it that reads:
+it restores the newest step of RUN into memory, and verifies it.`,
 		Example: `  moraine ckpt advise --mtbf 4h --stall 2s --restore 90s
   moraine ckpt advise --nodes 250 --node-mtbf 1000h --stall 2s --restore 90s
-  moraine ckpt advise moraine:///runs/llama --mtbf 4h --stall 2s --restore 90s --json`,
+  moraine ckpt advise moraine:///runs/llama --mtbf 4h --stall 2s --restore 90s --json
+  moraine ckpt advise moraine:///runs/llama --mtbf 4h --agent /run/moraine/agent.sock --drill`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.measure(cmd, env, args); err != nil {
+				return err
+			}
 			m, err := o.model(cmd)
 			if err != nil {
 				return err
@@ -47,7 +58,9 @@ Seal. --restore is the time from a failure until the job trains again.`,
 					return err
 				}
 			}
-			return printAdvice(env, adviceOf(m, now))
+			a := adviceOf(m, now)
+			a.Measured = o.measured
+			return printAdvice(env, a)
 		},
 	}
 	f := cmd.Flags()
@@ -55,6 +68,8 @@ Seal. --restore is the time from a failure until the job trains again.`,
 	f.DurationVar(&o.stall, "stall", 0, "how long the trainers stand still for one save")
 	f.DurationVar(&o.restore, "restore", 0, "time from a failure until the job trains again")
 	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, with --node-mtbf instead of --mtbf")
+	f.StringVar(&o.agent, "agent", "", "take the stall from what this agent has measured for RUN (unix socket)")
+	f.BoolVar(&o.drill, "drill", false, "measure the restore: read the newest step of RUN at level nvme, whole")
 	f.DurationVar(&o.nodeMTBF, "node-mtbf", 0, "mean time between failures of one node")
 	return cmd
 }
@@ -65,11 +80,11 @@ func (o *adviseFlags) model(cmd *cobra.Command) (goodput.Model, error) {
 	if given("nodes") != given("node-mtbf") || given("mtbf") == given("nodes") {
 		return goodput.Model{}, cli.UsageError("give --mtbf of the whole job, or --nodes and --node-mtbf")
 	}
-	if !given("stall") {
-		return goodput.Model{}, cli.UsageError("give --stall: the cluster does not record how long trainers stand still for a save")
+	if !given("stall") && o.agent == "" {
+		return goodput.Model{}, cli.UsageError("give --stall, or with RUN --agent: the cluster does not record how long trainers stand still for a save")
 	}
-	if !given("restore") {
-		return goodput.Model{}, cli.UsageError("give --restore: the time from a failure until the job trains again")
+	if !given("restore") && !o.drill {
+		return goodput.Model{}, cli.UsageError("give --restore, the time from a failure until the job trains again, or with RUN --drill")
 	}
 	m := goodput.Model{MTBF: o.mtbf, Stall: o.stall, Restore: o.restore}
 	if given("nodes") {
@@ -140,6 +155,7 @@ type advice struct {
 	Restore     float64          `json:"restore_seconds"`
 	Intervals   []adviceInterval `json:"intervals"`
 	Steps       int              `json:"observed_steps,omitempty"`
+	Measured    []string         `json:"measured,omitempty"`
 	Assumptions []string         `json:"assumptions"`
 }
 
@@ -180,7 +196,7 @@ func printAdvice(env *cli.Env, a advice) error {
 	if a.Steps > 0 {
 		env.Note("The last attempt of the run still has %s. Its median time between commits counts; removed steps make it longer.", cli.CountOf(a.Steps, "step"))
 	}
-	for _, s := range a.Assumptions {
+	for _, s := range append(slices.Clone(a.Measured), a.Assumptions...) {
 		env.Note("%s", s)
 	}
 	return nil
