@@ -105,8 +105,7 @@ type Agent struct {
 	closing map[runKey]int
 	// restoring counts the open steps that share their reads.
 	restoring int
-	// stats are the figures of each run since the start.
-	stats map[runOf]*agentproto.RunStatus
+	figures   runFigures
 	// changed is closed and replaced whenever a part changes its state.
 	changed chan struct{}
 	conns   map[*net.UnixConn]uint32 // with their users
@@ -128,10 +127,11 @@ type partKey struct {
 func New(cfg Config, deps Deps) (a *Agent, err error) {
 	cfg.Socket, cfg.Patience = cmp.Or(cfg.Socket, agentproto.DefaultSocket), cmp.Or(cfg.Patience, lentPatience)
 	a = &Agent{cfg: cfg, deps: deps, log: cmp.Or(deps.Log, slog.New(slog.DiscardHandler)), metrics: deps.Metrics,
-		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, stats: map[runOf]*agentproto.RunStatus{}, changed: make(chan struct{}), conns: map[*net.UnixConn]uint32{}}
+		runs: map[runKey]*run{}, parts: map[partKey]*part{}, closing: map[runKey]int{}, changed: make(chan struct{}), conns: map[*net.UnixConn]uint32{}}
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
+	a.figures = runFigures{a.metrics, map[runOf]*agentproto.RunStatus{}}
 	a.shared = readonce.New(sharedBytes)
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {

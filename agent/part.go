@@ -215,7 +215,7 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	if p.newestWins {
 		w.supersedeOlder()
 	}
-	a.countSealed(p, time.Now())
+	a.figures.sealed(p, time.Now())
 	a.notify()
 	a.mu.Unlock()
 	p.copied()
@@ -235,7 +235,7 @@ func (a *Agent) committed(p *part) {
 	}
 	a.mu.Lock()
 	p.state = agentproto.Committed
-	a.countCommitted(p)
+	a.figures.committed(p)
 	old := a.replaceBy(p.key)
 	closeOnce(p.written)
 	close(p.ended)
@@ -283,7 +283,7 @@ func (a *Agent) fail(p *part, err error) *slot {
 	if p.state == agentproto.Local {
 		p.run.noteFailure(p.key.step, err)
 	}
-	a.countFailed(p)
+	a.figures.failed(p)
 	p.state, p.err = agentproto.Failed, err
 	s := a.takeSlot(p)
 	closeOnce(p.written)

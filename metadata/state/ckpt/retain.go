@@ -128,10 +128,13 @@ func (f *runRetention) flushDue(v *kvtx.View, s *record.Step) (bool, error) {
 	return f.jobDue(v, s.Flush)
 }
 
+// evicted is the record.Step.Evict of a step whose files have left the devices.
+const evicted = ^moraine.JobID(0)
+
 // evictDue reports whether a step that should leave the devices needs a job for that. One is enough, unless it
 // failed or was canceled. The row of a job goes when many others have ended, so the step says if it was done.
 func (f *runRetention) evictDue(v *kvtx.View, s *record.Step) (bool, error) {
-	if s.Evict == record.StepEvicted {
+	if s.Evict == evicted {
 		return false, nil
 	}
 	return f.jobDue(v, s.Evict)
@@ -153,7 +156,7 @@ func TreeMoved(t *kvtx.Tx, j *record.Job, state wire.JobState) error {
 	if err != nil || s == nil || s.Evict != j.Id {
 		return err
 	}
-	s.Evict = record.StepEvicted
+	s.Evict = evicted
 	putStep(t, s)
 	return nil
 }

@@ -57,9 +57,6 @@ func (s StepID) AttemptDir() string { return "attempt-" + Utoa(uint64(s.Attempt)
 // Name returns the name of the step's directory.
 func (s StepID) Name() string { return "step-" + Utoa(s.Step) }
 
-// StepEvicted is the Evict of a step whose files have left the devices.
-const StepEvicted = ^moraine.JobID(0)
-
 // Step is the record of a checkpoint. Its parts have rows of their own.
 type Step struct {
 	Id       StepID // in the key
@@ -89,7 +86,7 @@ type Step struct {
 	Tags     []string
 	Pinned   bool
 	// The jobs that took the step to the bucket, and from the devices, as the policy says; 0: none yet.
-	// Evict is StepEvicted once that job is done.
+	// Evict is the greatest number once that job is done.
 	Flush, Evict moraine.JobID
 	Loss         StepLoss // a lost place of a committed step
 	// Of an adopted step: what wrote the files, and the directory with them. Adopter is the job that
