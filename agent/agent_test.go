@@ -54,8 +54,14 @@ type node struct {
 
 func newNode(t *testing.T, memory int64) *node {
 	t.Helper()
+	return newNodeOver(t, memory, incluster.Options{})
+}
+
+// newNodeOver is newNode over a cluster with options.
+func newNodeOver(t *testing.T, memory int64, opts incluster.Options) *node {
+	t.Helper()
 	t.Parallel() // it mostly waits, for elections
-	c, err := incluster.Start(context.Background(), incluster.Options{})
+	c, err := incluster.Start(context.Background(), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -287,28 +293,36 @@ func TestATrainerFindsTheNextAgent(t *testing.T) {
 	n.requireStep(2, 1)
 }
 
-// TestAWaitGoesOnWithTheNextAgent: the end of an agent does not end the Wait of a trainer. The next
-// agent answers it.
+// TestAWaitGoesOnWithTheNextAgent: the end of an agent does not end the Wait of a trainer: it gets no
+// answer, and the next agent answers it.
 func TestAWaitGoesOnWithTheNextAgent(t *testing.T) {
 	n := newNode(t, 6*slotBytes)
 	n.wrap = holdSeals
 	n.start(0)
 	part := n.trainer("one", 0, 1).save(1, 0)
-	const waiters = 100 // some get an answer of an agent that gives one before it closes their connection
-	waited := make(chan error, waiters)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := part.Wait(context.Background(), moraine.NVMe)
+		waited <- err
+	}()
+	// An agent that answered would have little time for it: it closes the connections one by one.
+	const waiters = 900
+	unanswered := make(chan error, waiters)
 	for range waiters {
+		p := n.stranger()
 		go func() {
-			_, err := part.Wait(context.Background(), moraine.NVMe)
-			waited <- err
+			unanswered <- p.ask(&agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: 1, Level: "nvme"}})
 		}()
 	}
-	time.Sleep(200 * time.Millisecond) // until it waits; if it does not yet, it finds no agent
+	time.Sleep(500 * time.Millisecond) // until they wait; one that does not yet finds no agent
 	require.ErrorIs(t, n.stop(), moraine.Incomplete)
+	for range waiters {
+		err := <-unanswered
+		require.True(t, agentproto.Broken(err), "the agent that ended answered: %v", err)
+	}
 	n.wrap = nil
 	n.start(time.Minute)
-	for range waiters {
-		require.NoError(t, <-waited)
-	}
+	require.NoError(t, <-waited)
 }
 
 // TestAnUnsealedPartEndsWithItsTrainer: the other ranks learn at once that a trainer died while it
@@ -620,20 +634,40 @@ func TestASaveThatDoesNotFitIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAWaitForALevel: the agent answers a wait for memory, nvme and object when the step is there,
-// also after newer steps. It keeps nothing of a part that a newer one replaced but how it ended.
+// TestAWaitForALevel: the agent answers a wait for memory, nvme and object when the step is there, and
+// with the level that it has then, also after newer steps. It keeps nothing of a part that a newer one replaced but how it ended.
 func TestAWaitForALevel(t *testing.T) {
-	n := newNode(t, 64<<20)
+	var hold incluster.Hold
+	n := newNodeOver(t, 64<<20, incluster.Options{Rule: hold.Rule})
 	n.start(0)
 	tr := n.trainer("one", 0, 1)
-	for step := uint64(1); step <= 3; step++ {
-		tr.save(step, 0)
-		for _, level := range []string{"memory", "nvme"} {
-			reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: step, Level: level}})
-			require.NoError(t, err)
-			require.Contains(t, []string{"memory", "nvme"}, reply.Wait.Level)
+	wait := func(step uint64, level string, timeout time.Duration) (string, error) {
+		reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Wait: &agentproto.Wait{Run: runPath, Attempt: 1, Step: step, Level: level,
+			TimeoutMillis: timeout.Milliseconds()}})
+		if err != nil {
+			return "", err
 		}
+		return reply.Wait.Level, nil
 	}
+	requireLevel := func(want string, step uint64, level string) {
+		t.Helper()
+		got, err := wait(step, level, 0)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for step := uint64(1); step <= 3; step++ {
+		hold.Begin() // no device writes
+		part, err := tr.fill(step, 0, ckpt.BeginOptions{Level: moraine.Memory})
+		require.NoError(t, err)
+		require.NoError(t, part.Seal(t.Context()))
+		requireLevel("memory", step, "memory")
+		_, err = wait(step, "nvme", 300*time.Millisecond)
+		require.ErrorIs(t, err, moraine.Timeout)
+		hold.End()
+		requireLevel("nvme", step, "nvme")
+		requireLevel("nvme", step, "memory")
+	}
+	requireLevel("nvme", 1, "memory")
 	progress, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Progress: &agentproto.Progress{Run: runPath, Attempt: 1, Step: 1}})
 	require.NoError(t, err)
 	require.Equal(t, progress.Progress.Bytes, progress.Progress.Written)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -167,6 +168,25 @@ func TestABigDirectoryIsListedInPages(t *testing.T) {
 	require.Equal(t, fileproto.Link, page("e24")[0].Type)
 	_, _, err = p.ask(agentproto.Request{List: &fileproto.List{Path: "/nothing"}})
 	require.True(t, hasKind(err, moraine.NotFound))
+}
+
+// TestAFetchUsesNoSlotThatWasCut: the slot of a fetch was cut by somebody who could write to it. The next
+// fetch that would use it again gets another one; the agent goes on.
+func TestAFetchUsesNoSlotThatWasCut(t *testing.T) {
+	n := newNode(t, 3*slotBytes)
+	n.start(0)
+	p := n.filePeer()
+	want := data(1, 0)
+	require.NoError(t, p.write("/f", want, partBytes, false))
+	got, first := p.read("/f", 0, partBytes, false)
+	require.Equal(t, want, got)
+	require.NoError(t, os.Truncate(filepath.Join(n.arena, first.Slot), 0))
+	got, second := p.read("/f", 0, partBytes, true)
+	require.Equal(t, want, got)
+	require.NotEqual(t, first.Slot, second.Slot)
+	got, third := n.filePeer().read("/f", 0, partBytes, false)
+	require.Equal(t, want, got)
+	require.NotEqual(t, first.Slot, third.Slot, "nobody else gets it either")
 }
 
 // TestMemoryOfFilesIsBounded: a peer can only read the slot of a file, and the memory of files counts
