@@ -60,6 +60,10 @@ var built atomic.Pointer[string]
 // cluster, as the README says, and no test may use that one. Variables that tests
 // set for their own processes begin with MORAINE_TEST_.
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(trainerVariable); spec != "" {
+		beTrainer(spec)
+		return
+	}
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "MORAINE_") && !strings.HasPrefix(name, "MORAINE_TEST_") {
 			os.Unsetenv(name)
