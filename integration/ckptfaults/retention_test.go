@@ -32,7 +32,10 @@ func retentionWhileRestoring(ctx context.Context, w *world) (err error) {
 	defer func() { err = errors.Join(err, ckpt.SetPolicy(ctx, w.admin.Client, w.reader.ID(), nil)) }()
 	removed := false
 	for range 4 { // the leader applies the policy after each commit; a poller may just read the step
-		passed := stepKey{w.team.attempt, w.team.next}
+		before, err := w.listed(ctx)
+		if err != nil {
+			return err
+		}
 		for range 2 {
 			w.forgetBut(open)
 			if err := w.team.commit(ctx, moments{}); err != nil {
@@ -40,12 +43,12 @@ func retentionWhileRestoring(ctx context.Context, w *world) (err error) {
 			}
 		}
 		w.forgetBut(open, stepKey{w.team.attempt, w.team.next - 1})
-		if removed, err = w.removedSoon(ctx, passed); err != nil || removed {
+		if removed, err = w.removedSoon(ctx, before); err != nil {
+			return err
+		}
+		if removed {
 			break
 		}
-	}
-	if err != nil {
-		return err
 	}
 	if !removed {
 		return fmt.Errorf("the policy of the run removes nothing")
@@ -55,10 +58,11 @@ func retentionWhileRestoring(ctx context.Context, w *world) (err error) {
 			return err
 		}
 	}
-	if there, err := w.lists(ctx, open); err != nil || !there {
-		return errors.Join(err, wrongf("a policy removed step %d, which is being restored", open.step))
+	listed, err := w.listed(ctx)
+	if err == nil && !listed[open] {
+		err = wrongf("a policy removed step %d, which is being restored", open.step)
 	}
-	return nil
+	return err
 }
 
 // forgetBut forgets all steps but these.
@@ -70,24 +74,32 @@ func (w *world) forgetBut(keep ...stepKey) {
 	}
 }
 
-// removedSoon reports whether a step goes within some seconds.
-func (w *world) removedSoon(ctx context.Context, k stepKey) (bool, error) {
+// removedSoon reports whether any of some steps goes within seconds.
+func (w *world) removedSoon(ctx context.Context, before map[stepKey]bool) (bool, error) {
 	for range 100 {
-		if there, err := w.lists(ctx, k); err != nil || !there {
-			return err == nil, err
+		listed, err := w.listed(ctx)
+		if err != nil {
+			return false, err
+		}
+		for k := range before {
+			if !listed[k] {
+				w.log("attempt %d step %d", k.attempt, k.step)
+				return true, nil
+			}
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	return false, nil
 }
 
-// lists reports whether a step is there, committed.
-func (w *world) lists(ctx context.Context, k stepKey) (bool, error) {
+// listed returns the committed steps of the run.
+func (w *world) listed(ctx context.Context) (map[stepKey]bool, error) {
 	steps, err := ckpt.ListSteps(ctx, w.admin.Client, w.reader.ID(), false)
+	listed := map[stepKey]bool{}
 	for _, s := range steps {
-		if s.Attempt == k.attempt && s.Step == k.step {
-			return s.State == ckpt.StepCommitted, err
+		if s.State == ckpt.StepCommitted {
+			listed[stepKey{s.Attempt, s.Step}] = true
 		}
 	}
-	return false, err
+	return listed, err
 }
