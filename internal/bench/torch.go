@@ -219,8 +219,11 @@ func (r *torchRun) save(ctx context.Context, w torchWay, times torchTimes) error
 		return err
 	}
 	u.wall = span(answers, func(a torchAnswer) float64 { return a.Durable })
-	stall := span(answers, func(a torchAnswer) float64 { return a.Stalled })
-	times[w.name] = append(times[w.name], torchTime{stall: stall, durable: u})
+	var stall float64 // of the slowest rank
+	for _, a := range answers {
+		stall = max(stall, a.Stalled-a.Begin)
+	}
+	times[w.name] = append(times[w.name], torchTime{stall: time.Duration(stall * float64(time.Second)), durable: u})
 	return nil
 }
 
