@@ -287,6 +287,7 @@ func TestAWriterDuringAnAdoption(t *testing.T) {
 		for n := range 10 {
 			w.put(fmt.Sprintf("/d/ck/aa%d", n), bytesOf(10, 0))
 		}
+		w.put("/d/ck/mp_rank_00/model_optim_rng.pt", zipOf(t))
 		version(0)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})

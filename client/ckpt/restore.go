@@ -3,10 +3,8 @@ package ckpt
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/morainefs/moraine"
-	"golang.org/x/sync/errgroup"
 )
 
 // readsAtOnce bounds the concurrent reads of parts in one Checkpoint.
@@ -37,26 +35,13 @@ func (k *Checkpoint) ReadSlice(ctx context.Context, req SliceRequest) error {
 	return k.Restore(ctx, []SliceRequest{req})
 }
 
-// Restore reads the slices that a rank needs, several at once, whatever ranks saved them. It reads
-// short slices that are near each other in a file together; see ReadOptions. It returns the first
-// error, as ReadSlice does.
+// Restore is Plan and Run.
 func (k *Checkpoint) Restore(ctx context.Context, reqs []SliceRequest) error {
-	lists := make([][]*wanted, len(reqs))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(readsAtOnce)
-	for i := range reqs {
-		g.Go(func() error {
-			t, err := k.Tensor(gctx, reqs[i].Name)
-			if err == nil {
-				lists[i], err = k.wantedOf(t, &reqs[i])
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	p, err := k.Plan(ctx, reqs)
+	if err != nil {
 		return err
 	}
-	return k.readAll(ctx, slices.Concat(lists...))
+	return p.Run(ctx)
 }
 
 // readSlice is ReadSlice of a tensor that is known.

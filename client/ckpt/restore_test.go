@@ -110,7 +110,12 @@ func TestReshardReadsLittleMoreThanItNeeds(t *testing.T) {
 			}
 			f.mu.Unlock()
 			before := k.BytesRead()
-			require.NoError(t, k.Restore(t.Context(), reqs))
+			plan, err := k.Plan(t.Context(), reqs)
+			require.NoError(t, err)
+			require.Equal(t, n, plan.Bytes())
+			require.Equal(t, before, k.BytesRead(), "a plan reads no part")
+			require.NoError(t, plan.Run(t.Context()))
+			require.Equal(t, k.BytesRead()-before, plannedBytes(t, plan))
 			require.LessOrEqual(t, float64(k.BytesRead()-before), 1.02*float64(n))
 			needed += n
 			f.read = func(uint64, []byte) error { return nil }
@@ -123,6 +128,18 @@ func TestReshardReadsLittleMoreThanItNeeds(t *testing.T) {
 		require.GreaterOrEqual(t, read, needed)
 		require.Less(t, reads, int64(to)*300, "the 200 short slices of a rank are read together")
 	}
+}
+
+// plannedBytes counts the bytes of a plan's reads, none of them from the memory of the node.
+func plannedBytes(t *testing.T, p *ckpt.Plan) (n int64) {
+	t.Helper()
+	for _, r := range p.Reads() {
+		require.NotEmpty(t, r.File)
+		require.Positive(t, r.Bytes)
+		require.False(t, r.OnNode)
+		n += r.Bytes
+	}
+	return n
 }
 
 // TestLongRangesGoStraightIntoTheCallersBuffer: a range of 256 KiB or more is read into the memory
