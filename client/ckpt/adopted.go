@@ -22,15 +22,15 @@ type adoptedStep struct {
 	at    map[string]int    // by path
 }
 
-// foldAdopted checks that the files of a step are a whole checkpoint, and returns the encoded index.
-func foldAdopted(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Part) ([]byte, error) {
+// foldAdopted checks that the files of a step are a whole checkpoint, and returns the top of the index and the tensors.
+func foldAdopted(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Part) (*indexTop, map[string]*coverage, error) {
 	if len(parts) != int(step.GetWorld()) {
-		return nil, verdict("%d parts of %d", len(parts), step.GetWorld())
+		return nil, nil, verdict("%d parts of %d", len(parts), step.GetWorld())
 	}
 	s := &adoptedStep{c: c, at: map[string]int{}}
 	for i, p := range parts {
 		if err := s.addPart(uint32(i), p); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	byName := map[string]*coverage{}
@@ -46,11 +46,11 @@ func foldAdopted(ctx context.Context, c cluster, step *wire.Step, parts []*wire.
 		err = verdict("checkpoint format %d is unknown", f)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	top := topOf(step)
 	top.files = s.files
-	return indexOf(top, byName)
+	return top, byName, nil
 }
 
 // addPart adds the files of a part, and compares them with what the service recorded.
@@ -133,7 +133,7 @@ func (s *adoptedStep) header(ctx context.Context, i int) (*safetensors.Header, e
 		return nil, err
 	}
 	defer r.Close()
-	b, err := readHeader(ctx, r)
+	b, err := readHeader(ctx, r, nil, 0)
 	if err != nil {
 		return nil, named(err, s.files[i].Path)
 	}

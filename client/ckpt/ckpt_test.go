@@ -31,7 +31,7 @@ func (instant) After(time.Duration) <-chan time.Time {
 	return c
 }
 
-func openRun(t *testing.T, f *fakeCluster, rank, world uint32) *ckpt.Run {
+func openRun(t testing.TB, f *fakeCluster, rank, world uint32) *ckpt.Run {
 	t.Helper()
 	r, err := ckpt.OpenRunOn(t.Context(), f, "/runs/a", ckpt.RunOptions{Launch: ckpt.Launch{Name: "l1"}, Rank: rank, World: world,
 		StagingBytes: 2 * ckpt.SegmentSize, Clock: instant{}})
@@ -97,7 +97,7 @@ func addModel(ctx context.Context, s *ckpt.Part, m model, rank, world uint32) er
 }
 
 // save writes the model from world ranks and commits it.
-func save(t *testing.T, f *fakeCluster, m model, step uint64, world uint32) ckpt.StepInfo {
+func save(t testing.TB, f *fakeCluster, m model, step uint64, world uint32) ckpt.StepInfo {
 	t.Helper()
 	ctx := t.Context()
 	saves := make([]*ckpt.Part, world)

@@ -21,7 +21,7 @@ type coverage struct {
 	dtype  DType
 	global []int64
 	first  uint32 // the rank whose header gave dtype and global
-	claims []claim
+	claims packedClaims
 	shared []sharedClaim
 }
 
@@ -37,7 +37,7 @@ func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) er
 		return err
 	}
 	if volume(s.Shape) > 0 {
-		c.claims = append(c.claims, claim{rank, s})
+		c.claims.add(rank, &s)
 	}
 	return nil
 }
@@ -90,42 +90,98 @@ func compareRegions(a, b claim) int {
 // overlap, because headers do not show whether the overlapping bytes agree.
 func (c *coverage) check() (TensorInfo, error) {
 	t := TensorInfo{Name: c.name, DType: c.dtype, Shape: c.global}
-	slices.SortFunc(c.claims, func(a, b claim) int {
+	claims := c.claims.unpack(len(c.global))
+	slices.SortFunc(claims, func(a, b claim) int {
 		return cmp.Or(compareRegions(a, b), int(a.rank)-int(b.rank))
 	})
-	var unique []claim
-	var covered int64
-	for i := range c.claims {
-		k := &c.claims[i]
-		t.Slices = append(t.Slices, k.SliceInfo)
-		if n := len(unique); n > 0 && slices.Equal(unique[n-1].Offset, k.Offset) && slices.Equal(unique[n-1].Shape, k.Shape) {
-			if unique[n-1].Digest != k.Digest {
-				return t, fmt.Errorf("tensor %q: ranks %d and %d both saved %s, with different bytes",
-					c.name, unique[n-1].rank, k.rank, k.region())
-			}
-			continue
-		}
-		unique = append(unique, *k)
-		covered += volume(k.Shape)
+	t.Slices = make([]SliceInfo, len(claims))
+	for i := range claims {
+		t.Slices[i] = claims[i].SliceInfo
+	}
+	if len(claims) == 0 {
+		t.Slices = nil
+	}
+	unique, err := c.unique(claims)
+	if err != nil {
+		return t, err
 	}
 	if err := c.checkShared(unique); err != nil {
 		return t, err
 	}
+	if inRow(unique, c.global) {
+		return t, nil
+	}
 	if a, b := overlap(unique, len(c.global)); a != nil {
 		return t, fmt.Errorf("tensor %q: %s of rank %d overlaps %s of rank %d", c.name, a.region(), a.rank, b.region(), b.rank)
 	}
+	var covered int64
+	for i := range unique {
+		covered += volume(unique[i].Shape)
+	}
 	if covered != volume(c.global) {
 		return t, fmt.Errorf("tensor %q of shape %v: %s is in no part (slices came from %s)",
-			c.name, c.global, region(gap(unique, c.global)), c.ranks())
+			c.name, c.global, region(gap(unique, c.global)), ranksOf(c.claims.unpack(len(c.global))))
 	}
 	return t, nil
 }
 
-// ranks names the ranks that saved a slice.
-func (c *coverage) ranks() string {
+// unique returns the claims with one of each set of replicas. It fails if two have different bytes.
+func (c *coverage) unique(claims []claim) ([]claim, error) {
+	n := 0
+	for i := range claims {
+		k := &claims[i]
+		if n == 0 || compareRegions(claims[n-1], *k) != 0 {
+			if n != i {
+				claims[n] = *k
+			}
+			n++
+			continue
+		}
+		if claims[n-1].Digest != k.Digest {
+			return nil, fmt.Errorf("tensor %q: ranks %d and %d both saved %s, with different bytes",
+				c.name, claims[n-1].rank, k.rank, k.region())
+		}
+	}
+	return claims[:n], nil
+}
+
+// inRow reports whether the claims, in order of offset, fill the shape one after the other along one
+// dimension. Most tensors are cut like that, and need no search for overlaps and gaps.
+func inRow(claims []claim, global []int64) bool {
+	var at, rest int64 = 0, 1
+	row := -1
+	for d := range global {
+		if len(claims) > 0 && claims[0].Shape[d] != global[d] {
+			if row >= 0 {
+				return false
+			}
+			row = d
+		}
+		rest *= global[d]
+	}
+	if row < 0 {
+		return len(claims) == 1 && rest > 0
+	}
+	for i := range claims {
+		k := &claims[i]
+		for d := range global {
+			if d != row && (k.Offset[d] != 0 || k.Shape[d] != global[d]) {
+				return false
+			}
+		}
+		if k.Offset[row] != at {
+			return false
+		}
+		at += k.Shape[row]
+	}
+	return at == global[row]
+}
+
+// ranksOf names the ranks that saved a slice.
+func ranksOf(claims []claim) string {
 	var r []uint32
-	for i := range c.claims {
-		r = append(r, c.claims[i].rank)
+	for i := range claims {
+		r = append(r, claims[i].rank)
 	}
 	slices.Sort(r)
 	r = slices.Compact(r)
@@ -184,17 +240,11 @@ func overlap(claims []claim, dims int) (*claim, *claim) {
 }
 
 func sweepDim(claims []claim, dims int) int {
-	best, most := 0, 0
-	for d := range dims {
-		seen := make(map[int64]struct{})
-		for i := range claims {
-			seen[claims[i].Offset[d]] = struct{}{}
-		}
-		if len(seen) > most {
-			best, most = d, len(seen)
-		}
+	list := make([]SliceInfo, len(claims))
+	for i := range claims {
+		list[i] = claims[i].SliceInfo
 	}
-	return best
+	return keyDim(list, dims)
 }
 
 func intersects(a, b *claim) bool {

@@ -231,27 +231,3 @@ func describeTensor(t *TensorInfo) string {
 	}
 	return string(append(b, ']'))
 }
-
-// tensorCursor goes through the tensors of a checkpoint in order of name.
-type tensorCursor struct {
-	k       *Checkpoint
-	block   int // that comes after tensors
-	tensors []TensorInfo
-}
-
-// peek returns the tensor at the cursor; nil at the end.
-func (c *tensorCursor) peek(ctx context.Context) (*TensorInfo, error) {
-	for len(c.tensors) == 0 {
-		if c.block == len(c.k.top.blocks) {
-			return nil, nil
-		}
-		var err error
-		if c.tensors, err = c.k.block(ctx, c.block); err != nil {
-			return nil, err
-		}
-		c.block++
-	}
-	return &c.tensors[0], nil
-}
-
-func (c *tensorCursor) next() { c.tensors = c.tensors[1:] }

@@ -4,7 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/crc"
@@ -89,13 +95,65 @@ func DecodeIndex(b []byte) (files []FileInfo, tensors []TensorInfo, err error) {
 	}
 	for i := range top.blocks {
 		k := &top.blocks[i]
-		list, err := parseBlock(b[k.off:k.off+k.length], k, top.files)
+		head, err := parseHead(b[k.off:k.off+k.head], k)
 		if err != nil {
 			return nil, nil, err
+		}
+		list := make([]TensorInfo, len(head.entries))
+		for i := range list {
+			list[i] = head.entries[i].tensor()
+		}
+		body := b[k.off+k.head : k.off+k.length()]
+		for i := range head.tiles {
+			t := &head.tiles[i]
+			err := head.parseTile(body[t.off:t.off+t.length], t, top.files, nil, func(n int, s SliceInfo) { list[n].Slices = append(list[n].Slices, s) })
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+		for i := range list {
+			if len(list[i].Slices) != head.entries[i].slices {
+				return nil, nil, corrupt("tensor %q has %d slices, not %d", list[i].Name, len(list[i].Slices), head.entries[i].slices)
+			}
 		}
 		tensors = append(tensors, list...)
 	}
 	return top.files, tensors, nil
+}
+
+// IndexLookup looks up tensors of an index in memory, and counts what it reads.
+type IndexLookup struct{ k *Checkpoint }
+
+// OpenIndex reads the top of an index.
+func OpenIndex(b []byte) (IndexLookup, error) {
+	k := &Checkpoint{index: &indexReader{file: bytesFile(b)}}
+	err := k.index.readTop(context.Background())
+	k.top = k.index.top
+	return IndexLookup{k}, err
+}
+
+// Read returns how many bytes have been read.
+func (l IndexLookup) Read() int64 { return l.k.index.bytes.Load() }
+
+// Part returns the slices that may have elements of a range of a tensor.
+func (l IndexLookup) Part(name string, offset, shape []int64) ([]SliceInfo, error) {
+	t, err := tensorPart(context.Background(), l.k, name, offset, shape)
+	if err != nil {
+		return nil, err
+	}
+	return t.Slices, nil
+}
+
+// bytesFile is a file in memory.
+type bytesFile []byte
+
+func (f bytesFile) Size() int64  { return int64(len(f)) }
+func (f bytesFile) Close() error { return nil }
+func (f bytesFile) ReadRange(_ context.Context, dst []byte, off int64) error {
+	if copy(dst, f[off:]) < len(dst) {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
 }
 
 // CheckCoverage runs the coverage check over one tensor's claims.
@@ -147,12 +205,32 @@ func Reseal(b []byte) {
 	}
 	for i := range top.blocks {
 		k := &top.blocks[i]
-		k.crc = crc.Sum(b[k.off : k.off+k.length])
+		resealBlock(b[k.off:k.off+k.length()], k)
+		k.crc = crc.Sum(b[k.off : k.off+k.head])
 	}
 	if t := appendTop(nil, top); int64(len(t)) == n {
 		copy(b[off:], t)
 		put(32, crc.Sum(t))
 		put(footerSize-4, crc.Sum(f[:footerSize-4]))
+	}
+}
+
+// resealBlock makes the CRCs in a head match the tiles, if the head parses.
+func resealBlock(b []byte, k *indexBlock) {
+	k.crc = crc.Sum(b[:k.head])
+	head, err := parseHead(b[:k.head], k)
+	if err != nil {
+		return
+	}
+	at := k.head // the table ends the head
+	for i := len(head.tiles) - 1; i >= 0; i-- {
+		t := &head.tiles[i]
+		binary.LittleEndian.PutUint32(b[at-4:], crc.Sum(b[k.head+t.off:k.head+t.off+t.length]))
+		key := t.key
+		if i > 0 {
+			key -= head.tiles[i-1].key
+		}
+		at -= int64(4 + len(binary.AppendUvarint(nil, uint64(t.length))) + len(binary.AppendUvarint(nil, uint64(key))))
 	}
 }
 
@@ -172,7 +250,7 @@ func PlanRuns(s SliceInfo, elem int64, offset, shape []int64) (out [][3]int64) {
 
 // ParsePart reads the header of a part's file and returns its slices.
 func ParsePart(b []byte, fileSize int64) ([]SliceInfo, error) {
-	h, err := parsePart(b, fileSize)
+	h, err := new(partParser).parse(b, fileSize)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +260,28 @@ func ParsePart(b []byte, fileSize int64) ([]SliceInfo, error) {
 		out = append(out, SliceInfo{Offset: s.Offset, Shape: s.Shape, Begin: s.Begin, Digest: s.Digest})
 	}
 	return out, nil
+}
+
+// ComparePaths reads a header in both ways. It reports whether the fast one took it, and fails if
+// the other one finds something else.
+func ComparePaths(b []byte, fileSize int64) (fast bool, err error) {
+	if len(b) < safetensors.LengthBytes || !utf8.Valid(b[safetensors.LengthBytes:]) {
+		return false, nil
+	}
+	n := int64(len(b))
+	got := new(partParser).fast(b[safetensors.LengthBytes:], n, fileSize-n)
+	if got == nil {
+		return false, nil
+	}
+	want, err := parseAnyPart(b, fileSize)
+	if err != nil {
+		return true, fmt.Errorf("the fast path takes what is refused: %w", err)
+	}
+	want.meta.Tensors, want.root = nil, [sha256.Size]byte{}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(partHeader{}, sharedSlice{}), cmpopts.EquateEmpty()); diff != "" {
+		return true, errors.New(diff)
+	}
+	return true, nil
 }
 
 // EachPiece cuts a tensor as Diff does.

@@ -114,8 +114,9 @@ func (m *partMeta) metadata(offsets map[string]dcpSlice) (map[string]string, err
 	}, nil
 }
 
-// parsePart reads the header of a part's file. b is everything before the data.
-func parsePart(b []byte, fileSize int64) (*partHeader, error) {
+// parseAnyPart reads the header of a part's file, in whatever form its JSON is. b is everything before
+// the data. partParser.parse reads the form that this package writes, much faster.
+func parseAnyPart(b []byte, fileSize int64) (*partHeader, error) {
 	h, err := safetensors.Parse(b, fileSize)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 )
 
 // partFile returns the first file of rank 1 of 2 of a model.
-func partFile(t *testing.T) []byte {
+func partFile(t testing.TB) []byte {
 	t.Helper()
 	f := newFake()
 	info := save(t, f, makeModel(1), 100, 2)
@@ -32,6 +32,57 @@ func TestPartGolden(t *testing.T) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got))
+}
+
+// TestPartsAreReadFast reads what saves write by the path for it, and finds what the other path finds:
+// with blobs, without any tensor, and with names that JSON escapes.
+func TestPartsAreReadFast(t *testing.T) {
+	file := partFile(t)
+	head := headerOf(file)
+	fast, err := ckpt.ComparePaths(head, int64(len(file)))
+	require.NoError(t, err)
+	require.True(t, fast)
+	for name, m := range map[string]struct {
+		model
+		fast bool
+	}{
+		"no tensor":       {nil, true},
+		"an escaped name": {model{{name: "a<b", dtype: ckpt.U8, shape: []int64{2}, data: []byte{1, 2}}}, false},
+		"UTF-8":           {model{{name: "é", dtype: ckpt.U8, shape: []int64{2}, data: []byte{1, 2}}}, true},
+		"one byte":        {model{{name: "w", dtype: ckpt.U8, shape: []int64{}, data: []byte{1}}}, true},
+	} {
+		f := newFake()
+		info := save(t, f, m.model, 100, 1)
+		file := f.files[f.dirs[uint64(info.Dir)]["rank-00000-of-00001.safetensors"]]
+		fast, err := ckpt.ComparePaths(headerOf(file), int64(len(file)))
+		require.NoError(t, err, name)
+		require.Equal(t, m.fast, fast, name)
+	}
+}
+
+// TestAChangedHeaderIsTheSameToBothPaths changes each byte of a header, and the place of a tensor. What
+// the fast path takes, the other one takes too, and finds the same in it.
+func TestAChangedHeaderIsTheSameToBothPaths(t *testing.T) {
+	f := newFake()
+	m := model{{name: "a", dtype: ckpt.U8, shape: []int64{2}, data: []byte{1, 2}}, {name: "b", dtype: ckpt.U8, shape: []int64{2}, data: []byte{1, 2}},
+		{name: "c", dtype: ckpt.U8, shape: []int64{2}, data: []byte{1, 2}}}
+	info := save(t, f, m, 100, 1)
+	file := f.files[f.dirs[uint64(info.Dir)]["rank-00000-of-00001.safetensors"]]
+	head := headerOf(file)
+	for i := 8; i < len(head) && head[i] != ' '; i++ {
+		old := head[i]
+		for _, c := range []byte{'0', '7', 'z', '"', '\\', '}', ' ', ',', 0x80, old ^ 1} {
+			head[i] = c
+			_, err := ckpt.ComparePaths(head, int64(len(file)))
+			require.NoError(t, err, "%q at byte %d", c, i)
+		}
+		head[i] = old
+	}
+	for _, place := range []string{"[0,2]", "[2,5]", "[4,6]", "[3,5]", "[2, 4]", "[02,4]", "[2,3]"} {
+		b := replaceHeader(t, head, `"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}`, `"b":{"dtype":"U8","shape":[2],"data_offsets":`+place+`}`)
+		_, err := ckpt.ComparePaths(b, int64(len(b)+6))
+		require.NoError(t, err, place)
+	}
 }
 
 // TestDigestGolden compares the digest of a run of bytes with a constant.
@@ -69,9 +120,15 @@ func FuzzPart(f *testing.F) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "part.golden"))
 	require.NoError(f, err)
 	f.Add(golden[8:], int64(14000))
+	file := partFile(f)
+	head := headerOf(file)
+	f.Add(head[8:], int64(len(file)-len(head)))
 	f.Add([]byte(`{"__metadata__":{"MORAINE_PART":"{\"version\":1}","DCP_SHARDING_INFO":"{}"}}`), int64(0))
 	f.Fuzz(func(t *testing.T, json []byte, data int64) {
 		b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(json))), json...)
+		if _, err := ckpt.ComparePaths(b, int64(len(b))+data); err != nil {
+			t.Fatal(err)
+		}
 		slices, err := ckpt.ParsePart(b, int64(len(b))+data)
 		if err != nil {
 			return

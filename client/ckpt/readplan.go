@@ -33,7 +33,7 @@ func (k *Checkpoint) Plan(ctx context.Context, reqs []SliceRequest) (*Plan, erro
 	g.SetLimit(readsAtOnce)
 	for i := range reqs {
 		g.Go(func() error {
-			t, err := k.Tensor(gctx, reqs[i].Name)
+			t, err := tensorPart(gctx, k, reqs[i].Name, reqs[i].Offset, reqs[i].Shape)
 			if err == nil {
 				lists[i], err = k.wantedOf(t, &reqs[i])
 			}

@@ -161,19 +161,20 @@ func openCheckpoint(ctx context.Context, c cluster, clock clock.Clock, info Step
 	if err != nil {
 		return nil, err
 	}
-	index, err := c.open(ctx, moraine.InodeID(attr.GetInode()))
+	file, err := c.open(ctx, moraine.InodeID(attr.GetInode()))
 	if err != nil {
 		return nil, err
 	}
-	k := &Checkpoint{Info: info, c: c, index: index, opts: opts, memory: opts.readMemory()}
-	if k.top, err = readTop(ctx, index); err != nil {
-		index.Close()
+	k := &Checkpoint{Info: info, c: c, index: &indexReader{file: file}, opts: opts, memory: opts.readMemory()}
+	if err = k.index.readTop(ctx); err != nil {
+		file.Close()
 		return nil, err
 	}
+	k.top = k.index.top
 	k.files = newStepFiles(c, clock, info.Dir, k.top.files)
 	t := &k.top.key
 	if t.Run != uint64(info.Run) || t.Attempt != info.Attempt || t.Step != info.Step {
-		index.Close()
+		file.Close()
 		return nil, corrupt("the index in %s is that of run %x, attempt %d, step %d", info.ref(), t.Run, t.Attempt, t.Step)
 	}
 	return k, nil
@@ -182,27 +183,30 @@ func openCheckpoint(ctx context.Context, c cluster, clock clock.Clock, info Step
 // tailGuess is how much of an index is read first: the footer, and usually the top.
 const tailGuess = 64 << 10
 
-func readTop(ctx context.Context, r fileReader) (*indexTop, error) {
-	size := r.Size()
+func (r *indexReader) readTop(ctx context.Context) error {
+	size := r.file.Size()
 	if size < footerSize {
-		return nil, corrupt("an index of %d bytes", size)
+		return corrupt("an index of %d bytes", size)
 	}
 	tail := make([]byte, min(size, tailGuess))
-	if err := r.ReadRange(ctx, tail, size-int64(len(tail))); err != nil {
-		return nil, err
+	if err := r.read(ctx, tail, size-int64(len(tail))); err != nil {
+		return err
 	}
 	off, length, sum, err := parseFooter(tail[len(tail)-footerSize:], size)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	top := make([]byte, length)
-	if have := int64(len(tail)) - footerSize; have >= length {
-		copy(top, tail[have-length:])
-	} else if err := r.ReadRange(ctx, top, off); err != nil {
-		return nil, err
+	have := min(int64(len(tail))-footerSize, length)
+	copy(top[length-have:], tail[int64(len(tail))-footerSize-have:])
+	if have < length {
+		if err := r.read(ctx, top[:length-have], off); err != nil {
+			return err
+		}
 	}
 	if !sumIs(top, sum) {
-		return nil, corrupt("the top does not match its CRC")
+		return corrupt("the top does not match its CRC")
 	}
-	return parseTop(top, off)
+	r.top, err = parseTop(top, off)
+	return err
 }

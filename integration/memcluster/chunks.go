@@ -114,3 +114,13 @@ func (h *Host) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunk
 	}
 	return reply, [][]byte{data}, func() {}, nil
 }
+
+// Bytes returns the memory that the chunks of the host take.
+func (h *Host) Bytes() (n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ch := range h.chunks {
+		n += int64(cap(ch.Data))
+	}
+	return n
+}

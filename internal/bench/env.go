@@ -33,6 +33,9 @@ type Env struct {
 	// a figure is the median of.
 	Python string
 	Rounds int
+	// Ranks and Tensors are those of CkptSize: each of so many ranks saves a row of each tensor.
+	Ranks   uint32
+	Tensors int
 	// Open opens the target for the benchmark itself.
 	Open func(ctx context.Context) (Target, error)
 	// Bytes is how much a run moves (at least 4 GiB for a record). Devices is how

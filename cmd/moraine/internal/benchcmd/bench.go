@@ -43,6 +43,8 @@ type benchOptions struct {
 	scheme        string
 	noForeground  bool
 	repeat        int
+	ranks         uint32
+	tensors       int
 	profile       string
 	python        string
 	rounds        int
@@ -97,6 +99,9 @@ var benchmarks = []benchmark{
 	{"torch", "the same state saved and restored by stock PyTorch: torch.save and DCP's FileSystemWriter on " +
 		"--dir, FileSystemWriter on a mount, and our writer: stall, time until durable, cold restore", 1,
 		devcluster.Config{MetadataArgs: benchRemoval}, bench.Torch},
+	{"ckpt-size", "a checkpoint of --ranks ranks with --tensors tensors each: time from the last seal to " +
+		"the commit, memory of the metadata servers, how much of the index a rank reads", 1,
+		devcluster.Config{}, bench.CkptSize},
 	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
 		"with the disk; reads and writes of a foreground load meanwhile", 1,
 		devcluster.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
@@ -173,8 +178,11 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 	for _, b := range benchmarks {
 		one := &cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
 			RunE: func(cmd *cobra.Command, _ []string) error { return runBenchmark(cmd.Context(), env, o.of(b, cmd), b) }}
-		if b.name == "ckpt" {
+		switch b.name {
+		case "ckpt":
 			o.addCkptFlags(one)
+		case "ckpt-size":
+			o.addSizeFlags(one)
 		}
 		if b.name == "torch" {
 			o.addTorchFlags(one)
@@ -239,7 +247,7 @@ func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mod
 		return nil, err
 	}
 	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
-		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat, Python: o.python, Rounds: o.rounds,
+		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat, Python: o.python, Rounds: o.rounds, Ranks: o.ranks, Tensors: o.tensors,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {

@@ -35,3 +35,15 @@ func (o benchOptions) ofCkpt(cmd *cobra.Command) benchOptions {
 	}
 	return o
 }
+
+// The size of bench ckpt-size, also of bench all.
+const (
+	sizeRanks   = 10_000
+	sizeTensors = 1000
+)
+
+// addSizeFlags adds the flags that only bench ckpt-size has.
+func (o *benchOptions) addSizeFlags(cmd *cobra.Command) {
+	cmd.Flags().Uint32Var(&o.ranks, "ranks", sizeRanks, "number of ranks")
+	cmd.Flags().IntVar(&o.tensors, "tensors", sizeTensors, "number of tensors, each of which has a slice on each rank")
+}
