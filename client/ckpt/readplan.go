@@ -63,16 +63,16 @@ func (p *Plan) Reads() (reads []PlannedRead) {
 		}
 		from := w.copies[0]
 		w.plan(from).each(w.dst, p.k.opts.OverRead, func(r window) bool {
-			reads = append(reads, p.k.planned(from, r))
+			reads = append(reads, p.read(from, r))
 			return true
 		})
 	}
-	p.k.eachGroup(shorts, func(r window, group []*small) { reads = append(reads, p.k.planned(group[0].from, r)) })
+	eachGroup(shorts, p.k.opts.OverRead, func(r window, group []*small) { reads = append(reads, p.read(group[0].from, r)) })
 	return reads
 }
 
-func (k *Checkpoint) planned(from *SliceInfo, w window) PlannedRead {
-	return PlannedRead{File: k.top.files[from.File].Name, Offset: w.targets[0].file, Bytes: w.length(), OnNode: k.onNode(from)}
+func (p *Plan) read(from *SliceInfo, w window) PlannedRead {
+	return PlannedRead{File: p.k.top.files[from.File].Name, Offset: w.targets[0].file, Bytes: w.length(), OnNode: p.k.onNode(from)}
 }
 
 // Run reads all slices, several at once, each range from the nearest level that has it: the memory of

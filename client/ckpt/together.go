@@ -43,14 +43,14 @@ func (k *Checkpoint) readAll(ctx context.Context, list []*wanted) error {
 		}
 		g.Go(func() error { return k.readWanted(gctx, w) })
 	}
-	k.eachGroup(shorts, func(w window, group []*small) {
+	eachGroup(shorts, k.opts.OverRead, func(w window, group []*small) {
 		g.Go(func() error { return k.readGroup(gctx, w, group) })
 	})
 	return g.Wait()
 }
 
 // eachGroup calls yield with the short ranges that one read covers.
-func (k *Checkpoint) eachGroup(shorts []*small, yield func(window, []*small)) {
+func eachGroup(shorts []*small, overRead float64, yield func(window, []*small)) {
 	slices.SortFunc(shorts, func(a, b *small) int {
 		return cmp.Or(cmp.Compare(a.from.File, b.from.File), cmp.Compare(a.p.file, b.p.file))
 	})
@@ -58,7 +58,7 @@ func (k *Checkpoint) eachGroup(shorts []*small, yield func(window, []*small)) {
 	first := 0
 	for i, s := range shorts {
 		t := s.target()
-		if i > first && (s.from.File != shorts[first].from.File || !w.takes(t, k.opts.OverRead)) {
+		if i > first && (s.from.File != shorts[first].from.File || !w.takes(t, overRead)) {
 			yield(w, shorts[first:i])
 			w, first = window{}, i
 		}
