@@ -44,8 +44,21 @@ func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 // LendTensor adds t without a copy: the run reads t.Data until Done is closed, and the caller
 // must not change it before. sums are the CRC32C of its blocks of 4 KiB, the last one shorter; nil
 // lets LendTensor compute them. A sum that does not fit makes the part fail with Corrupt.
+//
+// With an agent, bytes in a Buffer stay where they are. Other bytes are copied into the agent's memory,
+// as AddTensor does, because a sealed part outlives its trainer: they count against
+// BeginOptions.Bytes, the caller may change them as soon as LendTensor returns, and a sum that does not
+// fit is its error.
 func (s *Part) LendTensor(t Tensor, sums []uint32) error {
-	return s.addTensor(t, lend(sums))
+	return s.addTensor(t, s.lent(sums))
+}
+
+// lent returns what stages bytes that the caller lends.
+func (s *Part) lent(sums []uint32) func([]byte) (*staged, error) {
+	if s.run.agent == nil {
+		return lend(sums)
+	}
+	return func(p []byte) (*staged, error) { return s.stage.lendToAgent(p, sums) }
 }
 
 // ShareTensor adds t without its bytes: the part of the rank by stores the same slice, with the same
@@ -56,6 +69,10 @@ func (s *Part) ShareTensor(t Tensor, sums []uint32, by uint32) error {
 	defer s.adding.Unlock()
 	if err := s.open(); err != nil {
 		return err
+	}
+	if s.run.agent != nil {
+		return &moraine.Error{Op: "ckpt.ShareTensor", Ref: s.ref(), Kind: moraine.Unimplemented,
+			Err: errors.New("with an agent, add the tensor in each rank: the agent stores it once")}
 	}
 	if err := t.normalize(); err != nil {
 		return invalid("ckpt.ShareTensor", s.ref(), err)
@@ -97,9 +114,9 @@ func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 	return s.addBlob(name, data, func(p []byte) (*staged, error) { return s.stage.add(ctx, p) })
 }
 
-// LendBlob adds a blob without a copy; see LendTensor.
+// LendBlob adds a blob without a copy; see LendTensor, also for what an agent changes.
 func (s *Part) LendBlob(name string, data []byte, sums []uint32) error {
-	return s.addBlob(name, data, lend(sums))
+	return s.addBlob(name, data, s.lent(sums))
 }
 
 func (s *Part) addBlob(name string, data []byte, stage func([]byte) (*staged, error)) error {

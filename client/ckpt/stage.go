@@ -2,8 +2,10 @@ package ckpt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"github.com/morainefs/moraine"
@@ -156,12 +158,38 @@ func lend(sums []uint32) func([]byte) (*staged, error) {
 		if sums == nil {
 			sums = crc.Blocks(nil, p)
 		}
-		if len(sums) != blockCount(len(p)) {
-			return nil, &moraine.Error{Op: "ckpt.Lend", Kind: moraine.InvalidArgument,
-				Err: fmt.Errorf("%d sums for %d bytes; %d are needed", len(sums), len(p), blockCount(len(p)))}
+		if err := checkSumCount(sums, p); err != nil {
+			return nil, err
 		}
 		return &staged{size: int64(len(p)), pieces: [][]byte{p}, blocks: sums}, nil
 	}
+}
+
+// lendToAgent stages bytes that the caller lends, in the agent's slot: those that lie there stay, and
+// the agent compares their sums. Others are copied, and compared here.
+func (s *stage) lendToAgent(p []byte, sums []uint32) (*staged, error) {
+	if sums == nil {
+		return s.add(context.Background(), p) // in a slot it does not wait
+	}
+	if err := checkSumCount(sums, p); err != nil {
+		return nil, err
+	}
+	if at, mine := s.place(p); mine {
+		return &staged{size: int64(len(p)), at: at, pieces: [][]byte{p}, blocks: sums}, nil
+	}
+	st, err := s.add(context.Background(), p)
+	if err == nil && !slices.Equal(st.blocks, sums) {
+		return nil, &moraine.Error{Op: "ckpt.Lend", Kind: moraine.Corrupt, Err: errors.New("the bytes do not have the sums that came with them")}
+	}
+	return st, err
+}
+
+func checkSumCount(sums []uint32, p []byte) error {
+	if len(sums) == blockCount(len(p)) {
+		return nil
+	}
+	return &moraine.Error{Op: "ckpt.Lend", Kind: moraine.InvalidArgument,
+		Err: fmt.Errorf("%d sums for %d bytes; %d are needed", len(sums), len(p), blockCount(len(p)))}
 }
 
 // release returns all memory. The staged runs must no longer be used.
