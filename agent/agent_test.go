@@ -383,6 +383,39 @@ func TestTheMemoryOfTheNodeIsBounded(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond, "only the last good part is kept")
 }
 
+// TestTheNextLaunchKeepsTheLastGoodPart: a later launch of a rank does not take the slot of the last good
+// part, which an earlier launch saved, before it has a good one of its own.
+func TestTheNextLaunchKeepsTheLastGoodPart(t *testing.T) {
+	n := newNode(t, 2*slotBytes)
+	n.start(0)
+	// elsewhere is rank 1, on a node without an agent.
+	elsewhere := func(launch string) *trainer {
+		c, err := n.client(t.Context())
+		require.NoError(t, err)
+		run, err := ckpt.OpenRun(t.Context(), c.Client, runPath, ckpt.RunOptions{Launch: ckpt.Launch{Name: launch}, Rank: 1, World: 2})
+		require.NoError(t, err)
+		return &trainer{n, c, run}
+	}
+	first, other := n.trainer("one", 0, 2), elsewhere("one")
+	first.save(1, 0)
+	other.save(1, 1)
+	n.requireStep(1, 2)
+	n.eventually(func() bool { return n.states()[1] == agentproto.Committed })
+	first.die()
+	require.NoError(t, errors.Join(other.run.Close(t.Context()), other.c.Close()))
+
+	second, other := n.trainer("two", 0, 2), elsewhere("two")
+	defer other.die()
+	second.save(2, 0) // rank 1 has not saved it: it has the other slot
+	_, err := second.fill(3, 0, ckpt.BeginOptions{Busy: busy.Skip})
+	require.ErrorIs(t, err, moraine.Busy)
+	require.Equal(t, agentproto.Committed, n.states()[1], "the last good part is in memory")
+	other.save(2, 1)
+	second.save(3, 0) // it waits until step 2 is committed
+	other.save(3, 1)
+	n.requireStep(3, 2)
+}
+
 // TestOneAgentForANode: a second agent of the same arenas is refused.
 func TestOneAgentForANode(t *testing.T) {
 	n := newNode(t, slotBytes)

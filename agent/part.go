@@ -122,8 +122,9 @@ func (a *Agent) forget(p *part) {
 	a.notify()
 }
 
-// spare gives back the slot of a committed part that is not the last good one of its rank, is of a run
-// that no trainer has open, or is of a user who has more than a share while uid has less. more says whether any part may give its slot back later.
+// spare gives back the slot of a committed part whose rank no trainer has open, in whatever launch, or
+// whose user has more than a share while uid has less. Other committed parts are the last good ones of
+// their ranks. more says whether any part may give its slot back later.
 func (a *Agent) spare(except *part, uid uint32) (freed, more bool) {
 	a.mu.Lock()
 	var victim *part
@@ -131,7 +132,7 @@ func (a *Agent) spare(except *part, uid uint32) (freed, more bool) {
 		switch {
 		case p == except || p.slot == nil: // it has none, or waits here too
 		case p.state == agentproto.Committed:
-			if _, open := a.runs[p.run.key]; (!open || a.pool.above(p.key.uid, uid)) && (victim == nil || p.info.CommittedAt.Before(victim.info.CommittedAt)) {
+			if (!a.saves(p.key) || a.pool.above(p.key.uid, uid)) && (victim == nil || p.info.CommittedAt.Before(victim.info.CommittedAt)) {
 				victim = p
 			}
 		case p.state != agentproto.Failed:
@@ -146,6 +147,17 @@ func (a *Agent) spare(except *part, uid uint32) (freed, more bool) {
 	a.mu.Unlock()
 	a.dropSlot(s)
 	return true, more
+}
+
+// saves reports whether a trainer of the part's rank has the run open, also one of a later launch. The
+// caller holds the mutex.
+func (a *Agent) saves(of partKey) bool {
+	for k := range a.runs {
+		if !k.readOnly && k.uid == of.uid && k.path == of.path && k.rank == of.rank {
+			return true
+		}
+	}
+	return false
 }
 
 // takeSlot takes the slot from a part that has ended, and remembers the part for those that wait.
