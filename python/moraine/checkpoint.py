@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from moraine import _agent, _arrays, errors
+from moraine._failures import Failure, Failures
 from moraine._launch import Launch, launch_from_env
 from moraine._part import Part, Save, aligned
+from moraine._step import Checkpoint
 
-__all__ = ["Checkpoint", "Launch", "Run", "Save", "Slice", "launch_from_env"]
+__all__ = ["Checkpoint", "Failure", "Launch", "Run", "Save", "Slice", "launch_from_env"]
 
-_PAGE = 1000
 _SLOTS = 4
 """How many slots stay mapped: of the last good part, the one that is written, the next, and one more."""
 
@@ -52,14 +51,20 @@ class Run:
         takeover: bool = False,
         read_only: bool = False,
         agent: str | None = None,
+        on_failure: Callable[[Failure], None] | None = None,
     ) -> None:
         """Open the run whose directory is `path`.
 
         `launch` is found in the environment if it is not given. `agent` is the agent's socket:
         MORAINE_AGENT, or the usual one. Raises Busy while another launch works on the run, unless
         `takeover` is set, and Fenced if a later launch has overtaken this one.
+
+        A save can fail after its part is sealed, while training goes on. The next save then succeeds
+        all the same, and calls `on_failure` before it copies a byte; an exception from there ends that
+        save, and aborts its step. Without `on_failure` the failure is a warning in the log "moraine".
         """
         self.path, self.rank, self.world = path, rank, world
+        self._failures = Failures(path, rank, on_failure)
         self._socket = agent or os.environ.get("MORAINE_AGENT") or _agent.DEFAULT_SOCKET
         start = Launch("") if read_only else launch or launch_from_env()
         self._start = {
@@ -97,6 +102,13 @@ class Run:
         self._closed, self._opened = True, None
         self._conn.close()
         self._slots.clear()
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The save of this rank that failed last, as far as the agent had reported it at the last save; None if
+        none has. A save that this rank ended itself, by an exception, is not one.
+        """
+        return self._failures.last
 
     def __enter__(self) -> Run:
         return self
@@ -150,9 +162,15 @@ class Run:
             reply, fds = self._request_fds("begin", **fields)
             conn = self._conn
         try:
-            return Part(self, conn, step, self._map(reply["slot"], fds[0], reply["bytes"]))
+            part = Part(self, conn, step, self._map(reply["slot"], fds[0], reply["bytes"]))
         finally:
             os.close(fds[0])
+        try:
+            self._failures.note(reply.get("failed", []))
+        except BaseException as err:
+            part.abort(err)
+            raise
+        return part
 
     def _check_attempt(self, conn: _agent.Connection, attempt: int) -> None:
         if attempt != self.attempt:
@@ -189,92 +207,3 @@ class Run:
             if step is not None:
                 raise
             return None
-
-
-class Checkpoint:
-    """A committed step that is open. It is usable until its run opens another, or is closed."""
-
-    def __init__(self, run: Run, reply: Mapping[str, Any]) -> None:
-        self._run = run
-        self.step: int = reply["step"]
-        self.attempt: int = reply["attempt"]
-        self.world: int = reply["world"]
-        self.level: str = reply["level"]
-        self.path: str = reply["path"]
-        self.blobs: dict[tuple[int, str], int] = {(b["rank"], b["name"]): b["bytes"] for b in reply.get("blobs", [])}
-        """The length of each blob, by rank and name."""
-        self.from_node = 0
-        """How many bytes came from the memory of this node so far."""
-
-    def _conn(self) -> _agent.Connection:
-        """Return the run's connection, on which this step must be the open one."""
-        if self._run._opened is not self:
-            raise errors.InvalidArgument(f"step {self.step} is no longer open: its run has opened another, or was closed")
-        return self._run._conn
-
-    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the dtype (as safetensors names it) and the shape of each tensor."""
-        out: dict[str, tuple[str, tuple[int, ...]]] = {}
-        after = ""
-        while page := self._conn().request("tensors", after=after, limit=_PAGE)["tensors"]:
-            out.update({t["name"]: (t["dtype"], tuple(t["shape"])) for t in page})
-            after = page[-1]["name"]
-        return out
-
-    def read(
-        self,
-        names: list[str] | None = None,
-        slices: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Read tensors: all, those named, or slices: (offset, shape) by name.
-
-        The arrays are over shared memory that nobody else has: they may be changed, and their
-        memory is free when the last of them is gone.
-        """
-        known = self.tensors()
-        wanted = dict(slices or {})
-        for name in names if names is not None else ([] if slices else list(known)):
-            wanted[name] = ((0,) * len(known[name][1]), known[name][1]) if name in known else ((), ())
-        request, size = [], 0
-        for name, (offset, shape) in wanted.items():
-            if name not in known:
-                raise errors.NotFound(f"step {self.step} has no tensor {name!r}")
-            count = _arrays.size_of(known[name][0])
-            for n in shape:
-                count *= n
-            request.append({"name": name, "offset": list(offset), "shape": list(shape), "at": size, "bytes": count})
-            size = aligned(size + count)
-        if not request:
-            return {}
-        mem = self._fetch(size, slices=request)
-        return {
-            r["name"]: _arrays.from_memory(mem[r["at"] : r["at"] + r["bytes"]], known[r["name"]][0], r["shape"])
-            for r in request
-        }
-
-    def blob(self, name: str, rank: int | None = None) -> bytes:
-        """Read a blob of a rank: by default of this one."""
-        return self.read_blobs([(self._run.rank if rank is None else rank, name)])[0]
-
-    def read_blobs(self, names: list[tuple[int, str]]) -> list[bytes]:
-        """Read blobs, each by its rank and name."""
-        request, size = [], 0
-        for rank, name in names:
-            if (rank, name) not in self.blobs:
-                raise errors.NotFound(f"step {self.step} has no blob {name!r} of rank {rank}")
-            request.append({"rank": rank, "name": name, "at": size, "bytes": self.blobs[rank, name]})
-            size = aligned(size + self.blobs[rank, name])
-        if not request:
-            return []
-        mem = self._fetch(size, blobs=request)
-        return [bytes(mem[r["at"] : r["at"] + r["bytes"]]) for r in request]
-
-    def _fetch(self, size: int, **fields: Any) -> memoryview:
-        """Read into shared memory of `size` bytes."""
-        reply, fds = self._conn().request_fds("fetch", bytes=max(size, 1), **fields)
-        try:
-            mem = memoryview(mmap.mmap(fds[0], max(size, 1)))
-        finally:
-            os.close(fds[0])
-        self.from_node += reply["from_node"]
-        return mem

@@ -109,19 +109,62 @@ def test_errors_say_what_to_do(path):
             open_run(path, launch="another")
 
 
+class Broken:
+    """An array that cannot be copied."""
+
+    dtype, shape = np.dtype(np.float32), (4,)
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("no such device")
+
+
 def test_a_failed_copy_aborts_the_step(path):
-    class Broken:
-        dtype, shape = np.dtype(np.float32), (4,)
-
-        def __array__(self, *args, **kwargs):
-            raise RuntimeError("no such device")
-
     with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
         save = b.save_async({"w": np.zeros(1)}, step=1)
         with pytest.raises(RuntimeError):
             a.save_async({"v": Broken()}, step=1)
         with pytest.raises(errors.Aborted, match="no such device"):
             save.wait(timeout=60)
+
+
+def fail_step(a, b, step):
+    """Let the save of rank b fail after its seal, because rank a's does."""
+    save = b.save_async({"w": np.zeros(1)}, step=step)
+    with pytest.raises(RuntimeError):
+        a.save_async({"v": Broken()}, step=step)
+    with pytest.raises(errors.Aborted, match="no such device"):
+        save.wait(timeout=60)
+
+
+def test_a_failed_save_is_seen_at_the_next(path, caplog):
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
+        fail_step(a, b, 1)
+        assert b.last_failure is None  # nobody has told this process
+        b.save_async({"w": np.zeros(1)}, step=2)
+        assert b.last_failure.step == 1
+        assert isinstance(b.last_failure.error, errors.Aborted)
+        assert "step 1 has failed" in caplog.text and "no such device" in caplog.text
+        assert a.last_failure is None  # its caller has the exception
+        a.save_async({"v": np.zeros(1)}, step=2).wait(timeout=60)  # it is not fatal
+
+
+def test_a_caller_decides_what_a_failure_does(path):
+    seen = []
+
+    def stop(failure):
+        seen.append(failure.step)
+        raise failure.error
+
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2, on_failure=stop) as b:
+        fail_step(a, b, 1)
+        other = a.save_async({"v": np.zeros(1)}, step=2)
+        with pytest.raises(errors.Aborted, match="no such device"):
+            b.save_async({"w": np.zeros(1)}, step=2)
+        assert seen == [1]
+        with pytest.raises(errors.Aborted):
+            other.wait(timeout=60)
+        b.save_async({"w": np.zeros(1)}, step=3)  # once is enough
+        assert seen == [1]
 
 
 def test_a_seal_that_fails_aborts_the_step(path):

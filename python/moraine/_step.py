@@ -1,0 +1,107 @@
+"""A committed step that is open, and what is read from it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moraine import _agent, _arrays, errors
+from moraine._part import aligned
+
+if TYPE_CHECKING:
+    from moraine.checkpoint import Run
+
+_PAGE = 1000
+
+
+class Checkpoint:
+    """A committed step that is open. It is usable until its run opens another, or is closed."""
+
+    def __init__(self, run: Run, reply: Mapping[str, Any]) -> None:
+        self._run = run
+        self.step: int = reply["step"]
+        self.attempt: int = reply["attempt"]
+        self.world: int = reply["world"]
+        self.level: str = reply["level"]
+        self.path: str = reply["path"]
+        self.blobs: dict[tuple[int, str], int] = {(b["rank"], b["name"]): b["bytes"] for b in reply.get("blobs", [])}
+        """The length of each blob, by rank and name."""
+        self.from_node = 0
+        """How many bytes came from the memory of this node so far."""
+
+    def _conn(self) -> _agent.Connection:
+        """Return the run's connection, on which this step must be the open one."""
+        if self._run._opened is not self:
+            raise errors.InvalidArgument(f"step {self.step} is no longer open: its run has opened another, or was closed")
+        return self._run._conn
+
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the dtype (as safetensors names it) and the shape of each tensor."""
+        out: dict[str, tuple[str, tuple[int, ...]]] = {}
+        after = ""
+        while page := self._conn().request("tensors", after=after, limit=_PAGE)["tensors"]:
+            out.update({t["name"]: (t["dtype"], tuple(t["shape"])) for t in page})
+            after = page[-1]["name"]
+        return out
+
+    def read(
+        self,
+        names: list[str] | None = None,
+        slices: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Read tensors: all, those named, or slices: (offset, shape) by name.
+
+        The arrays are over shared memory that nobody else has: they may be changed, and their
+        memory is free when the last of them is gone.
+        """
+        known = self.tensors()
+        wanted = dict(slices or {})
+        for name in names if names is not None else ([] if slices else list(known)):
+            wanted[name] = ((0,) * len(known[name][1]), known[name][1]) if name in known else ((), ())
+        request, size = [], 0
+        for name, (offset, shape) in wanted.items():
+            if name not in known:
+                raise errors.NotFound(f"step {self.step} has no tensor {name!r}")
+            count = _arrays.size_of(known[name][0])
+            for n in shape:
+                count *= n
+            request.append({"name": name, "offset": list(offset), "shape": list(shape), "at": size, "bytes": count})
+            size = aligned(size + count)
+        if not request:
+            return {}
+        mem = self._fetch(size, slices=request)
+        return {
+            r["name"]: _arrays.from_memory(mem[r["at"] : r["at"] + r["bytes"]], known[r["name"]][0], r["shape"])
+            for r in request
+        }
+
+    def blob(self, name: str, rank: int | None = None) -> bytes:
+        """Read a blob of a rank: by default of this one."""
+        return self.read_blobs([(self._run.rank if rank is None else rank, name)])[0]
+
+    def read_blobs(self, names: list[tuple[int, str]]) -> list[bytes]:
+        """Read blobs, each by its rank and name."""
+        request, size = [], 0
+        for rank, name in names:
+            if (rank, name) not in self.blobs:
+                raise errors.NotFound(f"step {self.step} has no blob {name!r} of rank {rank}")
+            request.append({"rank": rank, "name": name, "at": size, "bytes": self.blobs[rank, name]})
+            size = aligned(size + self.blobs[rank, name])
+        if not request:
+            return []
+        mem = self._fetch(size, blobs=request)
+        return [bytes(mem[r["at"] : r["at"] + r["bytes"]]) for r in request]
+
+    def _fetch(self, size: int, **fields: Any) -> memoryview:
+        """Read into shared memory of `size` bytes."""
+        reply, fds = self._conn().request_fds("fetch", bytes=max(size, 1), **fields)
+        try:
+            mem = memoryview(mmap.mmap(fds[0], max(size, 1)))
+        finally:
+            os.close(fds[0])
+        self.from_node += reply["from_node"]
+        return mem
