@@ -85,7 +85,7 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 		return nil, c.invalid("resolve before open")
 	}
 	c.restore.close(c.a)
-	k, err := c.run.run.Resolve(ctx, ckpt.ResolveOptions{Step: req.Step, Exact: req.Exact, Fix: req.Fix})
+	k, skipped, err := c.find(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -93,13 +93,35 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 	k.UseNode(parts)
 	c.restore.open(c.a, k, slots, c.run.open.World)
 	reply := &agentproto.ResolveReply{Attempt: k.Info.Attempt, Step: k.Info.Step, World: k.World(), Level: k.Info.Level.String(),
-		Path: k.Info.Path, Bytes: k.Info.Bytes}
+		Path: k.Info.Path, Bytes: k.Info.Bytes, Skipped: skipped}
 	for _, f := range k.Files() {
 		if f.Kind == ckpt.BlobFile {
 			reply.Blobs = append(reply.Blobs, agentproto.BlobInfo{Rank: f.Rank, Name: f.Blob, Bytes: f.Size})
 		}
 	}
 	return reply, nil
+}
+
+// find opens the step that req selects.
+func (c *conn) find(ctx context.Context, req *agentproto.Resolve) (k *ckpt.Checkpoint, skipped []agentproto.Skipped, err error) {
+	opts := ckpt.ResolveOptions{Step: req.Step, Exact: req.Exact, Fix: req.Fix, Tag: req.Tag, Healthy: req.Healthy}
+	if req.Level != "" {
+		if opts.Level, err = moraine.ParseLevel(req.Level); err != nil {
+			return nil, nil, err
+		}
+	}
+	if req.Before != nil {
+		opts.Before = ckpt.StepRef{Attempt: req.Before.Attempt, Step: req.Before.Step}
+	}
+	if !req.Fallback {
+		k, err = c.run.run.Resolve(ctx, opts)
+		return k, nil, err
+	}
+	opens := func(*ckpt.Checkpoint) error { return nil }
+	k, err = c.run.run.Restorable(ctx, opts, opens, func(info ckpt.StepInfo, why error) {
+		skipped = append(skipped, agentproto.Skipped{Attempt: info.Attempt, Step: info.Step, Error: *agentproto.ErrorOf(why)})
+	})
+	return k, skipped, err
 }
 
 // nodeParts returns the sealed parts of a step that the node has, and their slots, to which nobody

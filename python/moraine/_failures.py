@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,15 @@ log = logging.getLogger("moraine")
 
 @dataclass(frozen=True)
 class Failure:
-    """A sealed part whose step will never be committed."""
+    """A step that cannot be used: its save has failed, or its index cannot be read."""
 
     step: int
     error: errors.MoraineError
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Failure:
+        """Return the failure that a reply of the agent names."""
+        return cls(reply["step"], errors.of(reply["error"]["kind"], reply["error"]["text"]))
 
 
 class Failures:
@@ -29,7 +34,7 @@ class Failures:
 
     def note(self, failed: list[dict[str, Any]]) -> None:
         """Report what a reply of the agent says has failed. All are noted before the first is reported."""
-        failures = [Failure(f["step"], errors.of(f["error"]["kind"], f["error"]["text"])) for f in failed]
+        failures = [Failure.of(f) for f in failed]
         if failures:
             self.last = failures[-1]
         for failure in failures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moraine import _agent, _arrays, errors
@@ -87,6 +88,18 @@ class Part:
                 self._conn.request("abort", step=self.step, reason=f"rank {self._run.rank}: {reason}")
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a part is: bytes of its files, with their headers."""
+
+    state: str
+    """"local": the agent writes it; "committed", or "failed"."""
+    written: int
+    """How many bytes the cluster has been given."""
+    total: int
+    """How many there are, as far as known: 0 before the agent begins to write."""
+
+
 class Save:
     """A part that is sealed: it survives this process."""
 
@@ -94,18 +107,24 @@ class Save:
         self._run, self.step = run, step
 
     def wait(self, level: str = "nvme", timeout: float | None = None) -> str:
-        """Wait until the step is committed at `level`, or until this part is `local` or a `part` of
-        the cluster. Return the level. Raises Aborted if the step never will be, and Timeout.
+        """Wait until the step is committed at `level` ("memory", "nvme" or "object"), or until this part is
+        "local" or a "part" of the cluster. Return the level. Raises Aborted if the step never will be,
+        and Timeout.
         """
+        return self._ask("wait", level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1))["level"]
+
+    def progress(self) -> Progress:
+        """Return how far the part is. Raises NotFound once the agent has forgotten it: it has ended long ago."""
+        reply = self._ask("progress")
+        return Progress(reply["state"], reply["written"], reply["bytes"])
+
+    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Make a request about this part, on a connection of its own: any thread may."""
         conn = _agent.Connection(self._run._socket)
         try:
-            reply = conn.request(
-                "wait", run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step,
-                level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1),
-            )
+            return conn.request(op, run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step, **fields)
         finally:
             conn.close()
-        return reply["level"]
 
     def _is_local(self, until: float) -> bool:
         """Report whether an agent has the sealed part. Ask until a time while none answers."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moraine import _agent, _arrays, errors
+from moraine._failures import Failure
 from moraine._part import aligned
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Checkpoint:
         self.path: str = reply["path"]
         self.blobs: dict[tuple[int, str], int] = {(b["rank"], b["name"]): b["bytes"] for b in reply.get("blobs", [])}
         """The length of each blob, by rank and name."""
+        self.skipped: list[Failure] = [Failure.of(f) for f in reply.get("skipped", [])]
+        """The later steps that could not be read, and why: see `fallback` of Run.open."""
         self.from_node = 0
         """How many bytes came from the memory of this node so far."""
 

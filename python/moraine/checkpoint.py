@@ -21,11 +21,13 @@ from typing import Any
 from moraine import _agent, _arrays, errors
 from moraine._failures import Failure, Failures
 from moraine._launch import Launch, launch_from_env
-from moraine._part import Part, Save, aligned
+from moraine._part import Part, Progress, Save, aligned
 from moraine._step import Checkpoint
 
-__all__ = ["Checkpoint", "Failure", "Launch", "Run", "Save", "Slice", "launch_from_env"]
+__all__ = ["Checkpoint", "Failure", "Launch", "Progress", "Run", "Save", "Slice", "launch_from_env"]
 
+_LEVELS = ("memory", "nvme")
+_BUSY = ("wait", "skip", "supersede")
 _SLOTS = 4
 """How many slots stay mapped: of the last good part, the one that is written, the next, and one more."""
 
@@ -122,14 +124,19 @@ class Run:
         step: int,
         blobs: Mapping[str, bytes] | None = None,
         seal_timeout: float = 600.0,
-        wait: bool = True,
+        level: str = "nvme",
+        busy: str = "wait",
     ) -> Save:
         """Save this rank's part of a step.
 
         `state` has numpy arrays, torch tensors, or a Slice of either, by name. `blobs` are bytes
         that are no tensors. The values may change as soon as the call returns: the part is then at
         level local. If no rank has sealed its part for `seal_timeout` seconds the step is aborted.
-        Without `wait` it raises Busy while earlier saves use all of the node's memory.
+
+        `level` is where the cluster has the part when it accepts it: "nvme", or "memory", the memory of
+        several hosts, and soon after nvme. `busy` says what happens while earlier saves use all of the
+        node's memory: "wait"; "skip" raises Busy; "supersede" waits, and gives up older steps of this
+        rank that nobody has begun to write.
         """
         blobs = blobs or {}
         size = 0
@@ -137,7 +144,7 @@ class Run:
             size = aligned(size + _arrays.describe(value.value if isinstance(value, Slice) else value)[2])
         for data in blobs.values():
             size = aligned(size + len(data))
-        part = self._begin(step, size, seal_timeout, wait)
+        part = self._begin(step, size, seal_timeout, level, busy)
         try:
             for name, value in state.items():
                 if isinstance(value, Slice):
@@ -151,9 +158,25 @@ class Run:
             part.abort(err)
             raise
 
-    def _begin(self, step: int, size: int, seal_timeout: float, wait: bool, apart: bool = False) -> Part:
+    def save(self, state: Mapping[str, Any], step: int, timeout: float | None = None, level: str = "nvme", **options: Any) -> Save:
+        """Save this rank's part of a step, and wait until the step is committed at `level`.
+
+        `options` are those of `save_async`. Raises Timeout after `timeout` seconds: the save goes on.
+        """
+        save = self.save_async(state, step, level=level, **options)
+        save.wait(level, timeout)
+        return save
+
+    def _begin(self, step: int, size: int, seal_timeout: float, level: str, busy: str, apart: bool = False) -> Part:
         """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
-        fields = {"step": step, "bytes": max(size, 1), "reserve": size, "seal_timeout_ms": int(seal_timeout * 1000), "no_wait": not wait}
+        if level not in _LEVELS:
+            raise errors.InvalidArgument(f"level {level!r}: a part is accepted at {' or '.join(_LEVELS)}")
+        if busy not in _BUSY:
+            raise errors.InvalidArgument(f"busy={busy!r}: it is {', '.join(_BUSY)}")
+        fields = {
+            "step": step, "bytes": max(size, 1), "reserve": size, "level": level, "seal_timeout_ms": int(seal_timeout * 1000),
+            "no_wait": busy == "skip", "supersede": busy == "supersede",
+        }
         if apart:
             conn, attempt = self._connect()
             self._check_attempt(conn, attempt)
@@ -188,21 +211,52 @@ class Run:
             del self._slots[next(iter(self._slots))]
         return mem
 
-    def open(self, step: int | None = None, fix: bool = False) -> Checkpoint:
+    def open(
+        self,
+        step: int | None = None,
+        fix: bool = False,
+        level: str = "nvme",
+        tag: str | None = None,
+        healthy: bool = False,
+        before: Checkpoint | None = None,
+        fallback: bool = False,
+    ) -> Checkpoint:
         """Open a committed step: the latest, or `step`. Raises NotFound if there is none.
 
-        With `fix` all ranks of the launch get the same one. It stays open until the next `open`, or
-        until the run is closed, and cannot be removed as long.
+        It must have reached `level`: "memory", "nvme" or "object". It must have the `tag`, and with
+        `healthy` be marked healthy. With `before` it is the latest one before a step that was opened
+        earlier, and turned out to be damaged. With `fallback` a step whose index cannot be read is
+        skipped: see `Checkpoint.skipped`. Otherwise that raises Corrupt or Lost.
+
+        With `fix` all ranks of the launch get the same one; not with `before` or `fallback`. It stays open
+        until the next `open`, or until the run is closed, and cannot be removed as long.
         """
         self._opened = None
-        reply, _ = self._request_fds("resolve", step=step, exact=step is not None, fix=fix)
+        reply, _ = self._request_fds(
+            "resolve", step=step, exact=step is not None, fix=fix, level=level, tag=tag, healthy=healthy, fallback=fallback,
+            before={"attempt": before.attempt, "step": before.step} if before else None,
+        )
         self._opened = Checkpoint(self, reply)
         return self._opened
 
-    def restore(self, step: int | None = None, fix: bool = True) -> Checkpoint | None:
-        """Open the step from which this launch continues; None if the run has no checkpoint yet."""
+    def restore(
+        self,
+        step: int | None = None,
+        fix: bool = True,
+        level: str = "nvme",
+        tag: str | None = None,
+        healthy: bool = False,
+        before: Checkpoint | None = None,
+        fallback: bool = False,
+    ) -> Checkpoint | None:
+        """Open the step from which this launch continues; None if the run has no such checkpoint.
+
+        All ranks get the same step. But with `before` or `fallback` each rank chooses for itself: let the
+        ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. See `open`.
+        """
+        fix = fix and step is None and before is None and not fallback
         try:
-            return self.open(step, fix and step is None)
+            return self.open(step, fix, level, tag, healthy, before, fallback)
         except errors.NotFound:
             if step is not None:
                 raise

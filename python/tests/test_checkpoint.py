@@ -227,6 +227,58 @@ def test_every_save_says_how_it_ended(path):
         assert [save.wait("nvme", timeout=60) for save in saves] == ["nvme"] * 5
 
 
+def test_a_save_waits_for_a_level(path):
+    with open_run(path) as run:
+        save = run.save({"w": np.arange(10)}, step=1, timeout=60, level="memory")
+        assert save.wait("memory", timeout=60) in ("memory", "nvme")
+        assert save.wait("nvme", timeout=60) == "nvme"
+        done = save.progress()
+        assert done.state == "committed" and done.written == done.total > 80
+        with pytest.raises(errors.Unavailable, match="no chunkserver has a bucket"):
+            save.wait("object", timeout=60)
+        assert run.open(level="memory").step == 1
+        with pytest.raises(errors.NotFound):
+            run.open(level="object")
+        assert run.restore(level="object") is None
+        for bad in ({"level": "object"}, {"busy": "maybe"}):
+            with pytest.raises(errors.InvalidArgument):
+                run.save_async({"w": np.arange(10)}, step=2, **bad)
+
+
+def test_a_save_may_be_skipped(path):
+    with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
+
+        class Slow:
+            """An array during whose copy another rank finds no memory."""
+
+            dtype, shape = np.dtype(np.uint8), (30 << 20,)
+
+            def __array__(self, *args, **kwargs):
+                with pytest.raises(errors.Busy):
+                    b.save_async({"w": np.zeros(30 << 20, np.uint8)}, step=1, busy="skip")
+                return np.zeros(30 << 20, np.uint8)
+
+        a.save_async({"w": Slow()}, step=1)
+        b.save_async({"v": np.zeros(1)}, step=1, busy="supersede").wait(timeout=60)
+
+
+def test_the_steps_before_a_damaged_one_can_be_restored(path):
+    with open_run(path) as run:
+        for step in (1, 2, 3):
+            run.save({"w": np.full(3, step)}, step=step, timeout=60)
+        last = run.restore(fallback=True)
+        assert (last.step, last.skipped) == (3, [])
+        before = run.restore(before=last)
+        np.testing.assert_array_equal(before.read()["w"], [2, 2, 2])
+        assert run.restore(before=run.restore(before=before)) is None
+        assert run.restore(tag="best") is None
+        assert run.restore(healthy=True) is None
+    with open_run(path, launch="two") as run:
+        assert run.restore(before=run.restore(fallback=True)).step == 2
+        run.open(step=2, fix=True)  # as the ranks have agreed
+        assert run.restore().step == 2
+
+
 @pytest.mark.parametrize(
     "env, want",
     [

@@ -18,6 +18,7 @@ class Agent:
 
     def __init__(self, path, ends=(), attempts=(1,), local=True):
         self.path, self.ends, self.attempts, self.local, self.seen = str(path), list(ends), list(attempts), local, []
+        self.begins = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen()
@@ -32,8 +33,10 @@ class Agent:
         with conn, contextlib.suppress(OSError):
             while head := conn.recv(4, socket.MSG_WAITALL):
                 body = conn.recv(struct.unpack("<I", head)[0], socket.MSG_WAITALL)
-                (op,) = json.loads(body)
+                ((op, fields),) = json.loads(body).items()
                 self.seen.append(op)
+                if op == "begin":
+                    self.begins.append(fields)
                 if op in self.ends:
                     self.ends.remove(op)
                     return
@@ -80,6 +83,15 @@ def test_the_next_agent_says_whether_a_seal_took_effect(tmp_path):
         with pytest.raises(errors.Unavailable):
             run.save_async({"w": np.zeros(3)}, step=1)
         run.save_async({"w": np.zeros(3)}, step=2)
+
+
+def test_the_agent_knows_what_to_do_when_it_is_busy(tmp_path):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        for step, busy in enumerate(("wait", "skip", "supersede")):
+            run.save_async({"w": np.zeros(3)}, step=step, level="memory", busy=busy)
+    assert [(b["no_wait"], b["supersede"]) for b in agent.begins] == [(False, False), (True, False), (False, True)]
+    assert {b["level"] for b in agent.begins} == {"memory"}
 
 
 def test_a_closed_run_stays_closed(tmp_path):

@@ -8,6 +8,29 @@ type Resolve struct {
 	Exact bool   `json:"exact,omitempty"`
 	// Fix makes all ranks of the attempt continue from the same step.
 	Fix bool `json:"fix,omitempty"`
+	// Level is the level that the step must have reached at least: memory, nvme or object. Empty: nvme.
+	Level string `json:"level,omitempty"`
+	// Tag, if not empty, is a tag that the step must have. With Healthy it must be marked healthy.
+	Tag     string `json:"tag,omitempty"`
+	Healthy bool   `json:"healthy,omitempty"`
+	// Before, if set, is a step, and the latest one before it is opened. Not with Exact or Fix.
+	Before *StepRef `json:"before,omitempty"`
+	// Fallback opens the latest step whose index can be read, and says which it skipped. Without it, a
+	// step that is damaged or lost is an error. Not with Exact or Fix.
+	Fallback bool `json:"fallback,omitempty"`
+}
+
+// StepRef names a step of a run.
+type StepRef struct {
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+}
+
+// Skipped is a step that Fallback has skipped, and why.
+type Skipped struct {
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+	Error   Error  `json:"error"`
 }
 
 // ResolveReply describes the step.
@@ -20,6 +43,8 @@ type ResolveReply struct {
 	Bytes   uint64 `json:"bytes"`
 	// Blobs are the blobs of all ranks.
 	Blobs []BlobInfo `json:"blobs,omitempty"`
+	// Skipped are the steps that Fallback has skipped, the latest first.
+	Skipped []Skipped `json:"skipped,omitempty"`
 }
 
 // BlobInfo is a blob of a step.

@@ -35,17 +35,19 @@ class StorageWriter(_StorageWriter, AsyncStager):
 
     _synchronize_after_execute = False  # `stage` returns when the copy is there
 
-    def __init__(self, run: Run, step: int | None = None, seal_timeout: float = 600.0, wait: bool = True) -> None:
+    def __init__(
+        self, run: Run, step: int | None = None, seal_timeout: float = 600.0, level: str = "nvme", busy: str = "wait"
+    ) -> None:
         """Save `step`, or the checkpoint_id of the save, which must be a number.
 
-        For `seal_timeout` and `wait` see `Run.save_async`. The rank and the world of `run` must be
+        For `seal_timeout`, `level` and `busy` see `Run.save_async`. The rank and the world of `run` must be
         those of the process group. Use the run in no other way during the save.
         """
         super().__init__()
         self.run, self.step = run, step
         self.saved: Save | None = None
         """The sealed part, to wait for a level; None before the end of the save."""
-        self._seal_timeout, self._wait = seal_timeout, wait
+        self._seal_timeout, self._level, self._busy = seal_timeout, level, busy
         self._save_id = str(uuid.uuid4())
         self._part: Part | None = None
         self._filled = False  # the part has what a plan names: it is not just staged
@@ -163,7 +165,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
     def _begin(self, size: int) -> Part:
         if self.step is None:
             raise errors.InvalidArgument("which step? StorageWriter(run, step=N)")
-        return self.run._begin(self.step, size + _SPARE, self._seal_timeout, self._wait, apart=True)
+        return self.run._begin(self.step, size + _SPARE, self._seal_timeout, self._level, self._busy, apart=True)
 
     def _collect(self, plan: SavePlan, planner: SavePlanner) -> tuple[RankMetadata, list[memoryview]]:
         """Return the metadata of what a plan writes, and the bytes of its objects."""
