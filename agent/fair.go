@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
 )
 
 // Users of one node share its arenas and its connections. Nobody reserves anything: a user alone has
-// the arenas for itself. While another one that has less than an equal share waits, a user above its
-// share gets no more memory, and gives back the slots of committed parts.
+// the arenas for itself. While another one waits for memory within an equal share, a user gets no memory
+// above its share, and gives back the slots of committed parts.
 
 // lentPatience is the default of Config.Patience. Nobody knows when readers give their memory back.
 const lentPatience = time.Minute
@@ -36,38 +37,47 @@ func (p *pool) share() int64 {
 	return p.limit / int64(max(n, 1))
 }
 
-// yields reports whether a user may not have n bytes more now: it would be above its share, and one
-// that is below waits. The caller holds the mutex.
+// yields reports whether a user may not have n bytes more now: it would be above its share, and another
+// one waits for memory within its own. Nobody yields to a user who yields, so that one goes on. The
+// caller holds the mutex.
 func (p *pool) yields(uid uint32, n int64) bool {
 	share := p.share()
 	if p.users[uid]+n <= share {
 		return false
 	}
 	for other := range p.waiting {
-		if other != uid && p.users[other] < share {
+		if other != uid && p.entitled(other, share) {
 			return true
 		}
 	}
 	return false
 }
 
-// above reports whether a user has more than its share while another, which waits, has less.
+// entitled reports whether a user waits for memory with which it would not be above its share. The
+// caller holds the mutex.
+func (p *pool) entitled(uid uint32, share int64) bool {
+	waits := p.waiting[uid]
+	return len(waits) > 0 && p.users[uid]+slices.Min(waits) <= share
+}
+
+// above reports whether a user has more than its share while another waits for memory within its own.
 func (p *pool) above(uid, waits uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	share := p.share()
-	return uid != waits && p.waiting[waits] > 0 && p.users[uid] > share && p.users[waits] < share
+	return uid != waits && p.users[uid] > share && p.entitled(waits, share)
 }
 
-// wait counts a caller of take that waits, until end.
-func (p *pool) wait(uid uint32) (end func()) {
+// wait notes a caller of take that waits for n bytes, until end.
+func (p *pool) wait(uid uint32, n int64) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting[uid]++
+	p.waiting[uid] = append(p.waiting[uid], n)
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.waiting[uid]--; p.waiting[uid] == 0 {
+		i := slices.Index(p.waiting[uid], n)
+		if p.waiting[uid] = slices.Delete(p.waiting[uid], i, i+1); len(p.waiting[uid]) == 0 {
 			delete(p.waiting, uid)
 		}
 		p.signal() // those that yielded go on
@@ -79,7 +89,7 @@ func (p *pool) lend(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.lent = true
-	p.lent++
+	p.lent += int64(len(s.mem))
 	p.making--
 	p.signal()
 }
@@ -89,7 +99,7 @@ func (p *pool) lentRoom(n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
-		"no %d bytes became free in the arenas' %d: readers of files and steps have %d slots; close what they have read, or raise --arena-memory", n, p.limit, p.lent)}
+		"no %d bytes became free in the arenas' %d: readers of files and steps have %d bytes; close what they have read, or raise --arena-memory", n, p.limit, p.lent)}
 }
 
 // errBusy is the error of a caller that does not want to wait.

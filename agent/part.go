@@ -49,8 +49,8 @@ type part struct {
 	ended chan struct{}
 }
 
-// begin gives a trainer a slot for its part of a step. lent is how many slots its connection has for reads.
-func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent int) (*part, error) {
+// begin gives a trainer a slot for its part of a step. lent is how many bytes of slots its connection has for reads.
+func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent int64) (*part, error) {
 	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes, begun: time.Now(),
 		newestWins: req.Supersede, state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}
 	if err := a.admit(p); err != nil {

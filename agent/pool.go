@@ -3,13 +3,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"golang.org/x/sys/unix"
-	"os"
 )
 
 const (
@@ -30,11 +30,12 @@ type pool struct {
 	// owned counts the slots of each owner, free ones included.
 	owned  map[string]int
 	closed bool
-	// users has the bytes of each user's slots, free ones included; waiting counts the callers of take that wait.
+	// users has the bytes of each user's slots, free ones included; waiting has what the callers of take
+	// wait for.
 	users   map[uint32]int64
-	waiting map[uint32]int
-	// lent counts the slots of readers.
-	lent int
+	waiting map[uint32][]int64
+	// lent counts the bytes of the slots of readers.
+	lent int64
 	// making counts the slots that were given out, and that no part is known to have yet.
 	making int
 	// changed is closed and replaced whenever memory is returned.
@@ -47,7 +48,7 @@ func newPool(dir string, limit int64) (*pool, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return nil, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), owned: map[string]int{}, users: map[uint32]int64{}, waiting: map[uint32]int{}, changed: make(chan struct{})}, nil
+	return &pool{dir: dir, limit: min(limit, slotRoom(&fs)), owned: map[string]int{}, users: map[uint32]int64{}, waiting: map[uint32][]int64{}, changed: make(chan struct{})}, nil
 }
 
 // want is what a caller of take needs.
@@ -60,8 +61,8 @@ type want struct {
 	wait bool
 	// patience bounds the wait for slots of readers.
 	patience time.Duration
-	// lent is how many slots the caller itself has for reads: it does not wait for those.
-	lent int
+	// lent is how many bytes of slots the caller itself has for reads: it does not wait for those.
+	lent int64
 }
 
 // take returns a slot of at least w.bytes bytes: a free one of the user, or a new one. If there is
@@ -82,20 +83,20 @@ func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)
 		}
 		if w.wait && !waits {
 			waits = true
-			defer p.wait(w.uid)()
+			defer p.wait(w.uid, n)()
 		}
 		freed, more := spare()
-		more = more || now.making || now.yields || ended(now.changed)
+		readers := now.readersHave(w)
 		switch {
 		case freed:
 			continue
-		case !more && now.lent <= w.lent:
+		case !more && !readers && !now.making && !now.yields && !ended(now.changed):
 			return nil, p.noRoom(n)
 		case !w.wait:
 			return nil, errBusy()
-		case more:
+		case more: // saves that are being written give memory back
 			patience = nil
-		case patience == nil:
+		case readers && patience == nil:
 			patience = time.After(w.patience)
 		}
 		select {
@@ -120,19 +121,26 @@ func (p *pool) slotSize(n int64) (int64, error) {
 }
 
 // snapshot is the pool as a try found it: whether slots are being made, whether another user comes
-// first, how many slots readers have, and what changes next.
+// first, how many bytes are in slots and with readers, beyond what may be, and what changes next.
 type snapshot struct {
 	making  bool
 	yields  bool
-	lent    int
+	over    int64 // bytes of all slots beyond the limit, if n more were there
+	lent    int64
 	changed chan struct{}
+}
+
+// readersHave reports whether there is room once all other readers have given their slots back.
+func (now *snapshot) readersHave(w want) bool {
+	others := now.lent - w.lent
+	return others > 0 && now.over <= others
 }
 
 // try returns a slot if there is a free one, or room for one.
 func (p *pool) try(w want, n int64) (*slot, snapshot, error) {
 	for {
 		p.mu.Lock()
-		now := snapshot{p.making > 0, p.yields(w.uid, n), p.lent, p.changed}
+		now := snapshot{p.making > 0, w.wait && p.yields(w.uid, p.growth(w, n)), p.used + n - p.limit, p.lent, p.changed}
 		if now.yields {
 			p.mu.Unlock()
 			return nil, now, nil
@@ -211,12 +219,7 @@ func (p *pool) noRoom(n int64) error {
 // if possible one that the owner had; else one that has to make room for a new one. It returns nil
 // if there is none, or room without it. The caller holds the mutex.
 func (p *pool) reuse(w want, n int64) (s *slot, usable bool) {
-	best := -1
-	for i, s := range p.free {
-		if s.uid == w.uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n && (best < 0 || s.fits(w.owner, p.free[best])) {
-			best = i
-		}
-	}
+	best := p.usable(w, n)
 	usable = best >= 0
 	if !usable && len(p.free) > 0 && p.used+n > p.limit {
 		best = 0
@@ -231,6 +234,25 @@ func (p *pool) reuse(w want, n int64) (s *slot, usable bool) {
 		s.owner = w.owner
 	}
 	return s, usable
+}
+
+// usable returns the free slot that suits best; -1: none. The caller holds the mutex.
+func (p *pool) usable(w want, n int64) int {
+	best := -1
+	for i, s := range p.free {
+		if s.uid == w.uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n && (best < 0 || s.fits(w.owner, p.free[best])) {
+			best = i
+		}
+	}
+	return best
+}
+
+// growth is how many bytes more the user has with a slot of n bytes. The caller holds the mutex.
+func (p *pool) growth(w want, n int64) int64 {
+	if p.usable(w, n) >= 0 {
+		return 0
+	}
+	return n
 }
 
 // disown counts one slot less for the owner of s. The caller holds the mutex.

@@ -152,7 +152,7 @@ func TestAUserAboveItsShareLetsOthersGoFirst(t *testing.T) {
 	require.Eventually(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.waiting[1] == 10 && p.waiting[2] == 1
+		return len(p.waiting[1]) == 10 && len(p.waiting[2]) == 1
 	}, time.Minute, time.Millisecond)
 	p.discard(all[0])
 	require.Equal(t, uint32(2), <-first)
@@ -162,4 +162,65 @@ func TestAUserAboveItsShareLetsOthersGoFirst(t *testing.T) {
 	for _, s := range all[1:] {
 		p.discard(s)
 	}
+}
+
+// TestUsersDoNotWaitForEachOther: of users that want more than their shares, or as much as each other,
+// one always goes on.
+func TestUsersDoNotWaitForEachOther(t *testing.T) {
+	const part = 3 * hugePage
+	p := newTestPool(t, 20*hugePage)
+	waits := func() (freed, more bool) { return false, true }
+	take := func(uid uint32, n int64) <-chan *slot {
+		got := make(chan *slot, 1)
+		go func() {
+			s, err := p.take(t.Context(), want{uid: uid, bytes: n, wait: true}, waits)
+			if err != nil {
+				return // the test has ended
+			}
+			p.placed()
+			got <- s
+		}()
+		return got
+	}
+	nobody := func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 0 }
+	waiting := func(uids ...uint32) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, uid := range uids {
+				if len(p.waiting[uid]) == 0 {
+					return false
+				}
+			}
+			return true
+		}, time.Minute, time.Millisecond)
+	}
+	var one, two []*slot
+	for range 3 {
+		one = append(one, <-take(1, part))
+		two = append(two, <-take(2, part))
+	}
+	require.True(t, nobody())
+
+	// Each has 9 of 20 and wants 3 more, with a share of 10.
+	first, second := take(1, part), take(2, part)
+	waiting(1, 2)
+	p.put(one[0])
+	one[0] = <-first
+	p.put(two[0])
+	two[0] = <-second
+
+	// One wants more than its share: the other does not wait for that.
+	for _, s := range two {
+		p.discard(s)
+	}
+	large := take(2, 12*hugePage)
+	waiting(2)
+	one = append(one, <-take(1, part))
+	for _, s := range one {
+		p.discard(s)
+	}
+	p.discard(<-large)
+	require.Zero(t, p.inUse())
 }

@@ -47,11 +47,11 @@ func (c *conn) begin(ctx context.Context, req *agentproto.Begin) (*agentproto.Be
 	return &agentproto.BeginReply{Slot: p.slot.name, Bytes: int64(len(p.slot.mem)), Failed: failed}, p.slot.file, nil
 }
 
-// lent counts the slots that the connection has for reads, and for a file that it writes.
-func (c *conn) lent() (n int) {
+// lent counts the bytes of the slots that the connection has for reads, and for a file that it writes.
+func (c *conn) lent() (n int64) {
 	for _, s := range []*slot{c.restore.slot, c.files.slot, c.files.out} {
 		if s != nil {
-			n++
+			n += int64(len(s.mem))
 		}
 	}
 	return n

@@ -62,7 +62,7 @@ func (p *pool) discard(s *slot) {
 	defer p.mu.Unlock()
 	p.count(s.uid, -int64(len(s.mem)))
 	if s.lent {
-		p.lent--
+		p.lent -= int64(len(s.mem))
 	}
 	p.disown(s)
 	p.signal()
