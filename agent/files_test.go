@@ -205,7 +205,7 @@ func TestMemoryOfFilesIsBounded(t *testing.T) {
 
 	_, _, err = n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: 10}})
 	require.True(t, hasKind(err, moraine.NoSpace), "all memory is in use, and no save gives any back: %v", err)
-	require.ErrorContains(t, err, "readers of files and steps have 1 slots")
+	require.ErrorContains(t, err, "readers of files and steps have 6291456 bytes")
 	require.NoError(t, p.c.Close())
 	require.Eventually(t, func() bool {
 		_, _, err := n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: slotBytes}})

@@ -34,7 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Recovered:     f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
 		RestoredBytes: f.Counters("restored_bytes_total", "Bytes that trainers fetched, by source: the cluster, or the memory of the node.", "source"),
 		FlushedBytes:  f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
-		PacedSeconds:  f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate."),
+		PacedSeconds:  f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate. What they wait while trainers copy is not in it."),
 		RunSaves:      f.Counters("run_saves_total", "Parts that trainers sealed, by run.", "run"),
 		RunBytes:      f.Counters("run_saved_bytes_total", "Bytes of tensors and blobs of those parts, by run.", "run"),
 		RunStall:      f.Counters("run_stall_seconds_total", "Time from the begin of those parts to their seal, by run.", "run"),

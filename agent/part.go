@@ -202,7 +202,6 @@ func (a *Agent) abandon(p *part, cause error) {
 	p.save.Abort(cause)
 	<-p.save.Done()
 	s := a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
-	s.empty() // a trainer that lives keeps it mapped
 	a.pool.discard(s)
 	a.release(p.run)
 }

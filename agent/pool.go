@@ -236,11 +236,12 @@ func (p *pool) reuse(w want, n int64) (s *slot, usable bool) {
 	return s, usable
 }
 
-// usable returns the free slot that suits best; -1: none. The caller holds the mutex.
+// usable returns the free slot that suits best; -1: none. A rank's slot is for ranks: that one keeps it
+// mapped, so its memory would not be free once a reader has given it back. The caller holds the mutex.
 func (p *pool) usable(w want, n int64) int {
 	best := -1
 	for i, s := range p.free {
-		if s.uid == w.uid && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n && (best < 0 || s.fits(w.owner, p.free[best])) {
+		if s.uid == w.uid && (s.owner == "" || w.owner != "") && int64(len(s.mem)) >= n && int64(len(s.mem)) < 2*n && (best < 0 || s.fits(w.owner, p.free[best])) {
 			best = i
 		}
 	}

@@ -64,7 +64,9 @@ func (f *runFigures) committed(p *part) {
 		if !known {
 			at = p.info.CommittedAt
 		}
-		f.reached(run, level, at)
+		if !at.IsZero() { // of a part that an earlier agent has followed, this one does not know it
+			f.reached(run, level, at)
+		}
 	}
 }
 

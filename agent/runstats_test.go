@@ -25,7 +25,6 @@ func TestFiguresOfEachRun(t *testing.T) {
 	_, err := tr.save(1, 0).Wait(t.Context(), moraine.NVMe)
 	require.NoError(t, err)
 	tr.die()
-	require.NoError(t, beginAt(t, n.socket(), "/runs/b", time.Minute)) // its connection ends below: the part fails
 	reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Status: &agentproto.Status{}})
 	require.NoError(t, err)
 	require.Len(t, reply.Status.Runs, 1)
@@ -43,6 +42,14 @@ func TestFiguresOfEachRun(t *testing.T) {
 		require.InDelta(t, float64(time.Now().Unix()), at, 120, level)
 	}
 	require.Zero(t, figure(t, reg, "run_failed_parts_total", runPath))
+
+	// The next agent has not followed the step.
+	require.NoError(t, n.stop())
+	reg = prometheus.NewRegistry()
+	n.metrics = agent.NewMetrics(reg)
+	n.start(0)
+	require.Equal(t, agentproto.Committed, n.states()[1])
+	require.Zero(t, figure(t, reg, "run_last_commit_timestamp_seconds", runPath))
 
 	for i := range 70 {
 		c, err := agentproto.Dial(t.Context(), n.socket())

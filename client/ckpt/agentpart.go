@@ -80,6 +80,8 @@ func (s *Part) follow(ctx context.Context) {
 	}
 	if s.endCause != nil {
 		s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
+		s.adding.Lock() // the agent takes the memory: a copy that is under way ends first
+		defer s.adding.Unlock()
 		// If the request fails, the connection has ended, and the agent aborts the part by itself.
 		_, _, _ = s.run.agent.request(ctx, &agentproto.Request{Abort: &agentproto.Abort{Step: s.step,
 			Reason: fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause)}})

@@ -47,8 +47,12 @@ func (k *Checkpoint) UseNode(parts map[uint32]NodePart) {
 	}
 }
 
-// mapPart maps the slot of a part; nil if that fails.
+// mapPart maps the slot of a part; nil if that fails, or if somebody has cut it: to read beyond its end
+// would end the process.
 func mapPart(f *os.File, bytes int64, seal *agentproto.Seal) *nodePart {
+	if st, err := f.Stat(); err != nil || st.Size() < bytes {
+		return nil
+	}
 	mem, err := unix.Mmap(int(f.Fd()), 0, int(bytes), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil

@@ -99,8 +99,11 @@ func (a *nodeAgent) end() error {
 	if err != nil {
 		err = fmt.Errorf("bench: the agent: %w\n%s", err, a.out.String())
 	}
-	if umount := unix.Unmount(a.arena, 0); umount != nil && !errors.Is(umount, unix.EINVAL) { // EINVAL: it mounted none
-		err = errors.Join(err, fmt.Errorf("bench: unmount %s: %w", a.arena, umount))
+	if filepath.Dir(a.arena) != sharedMemory {
+		// EINVAL: the agent has not come to its mount.
+		if umount := unix.Unmount(a.arena, 0); umount != nil && !errors.Is(umount, unix.EINVAL) {
+			err = errors.Join(err, fmt.Errorf("bench: unmount %s: %w", a.arena, umount))
+		}
 	}
 	return errors.Join(err, os.RemoveAll(a.dir), os.RemoveAll(a.arena))
 }

@@ -75,6 +75,9 @@ func Torch(ctx context.Context, e *Env) (lines []Line, err error) {
 	if e.Cluster == nil || e.Agent == nil || e.Mount == nil {
 		return nil, errors.New("bench: torch needs a cluster, a mount and an agent of its own: leave out --path and --endpoint")
 	}
+	if e.Rounds < 1 {
+		return nil, errors.New("bench: torch measures one round at least: raise --rounds")
+	}
 	r := &torchRun{Env: e, got: torchTimes{}}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {

@@ -45,6 +45,9 @@ it restores the newest step of RUN into memory, and verifies it.`,
   moraine ckpt advise moraine:///runs/llama --mtbf 4h --agent /run/moraine/agent.sock --drill`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.complete(cmd); err != nil {
+				return err
+			}
 			if err := o.measure(cmd, env, args); err != nil {
 				return err
 			}
@@ -74,20 +77,25 @@ it restores the newest step of RUN into memory, and verifies it.`,
 	return cmd
 }
 
-// model checks the flags.
-func (o *adviseFlags) model(cmd *cobra.Command) (goodput.Model, error) {
+// complete checks that the flags say all that is needed, before anything is measured.
+func (o *adviseFlags) complete(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	if given("nodes") != given("node-mtbf") || given("mtbf") == given("nodes") {
-		return goodput.Model{}, cli.UsageError("give --mtbf of the whole job, or --nodes and --node-mtbf")
+		return cli.UsageError("give --mtbf of the whole job, or --nodes and --node-mtbf")
 	}
 	if !given("stall") && o.agent == "" {
-		return goodput.Model{}, cli.UsageError("give --stall, or with RUN --agent: the cluster does not record how long trainers stand still for a save")
+		return cli.UsageError("give --stall, or with RUN --agent: the cluster does not record how long trainers stand still for a save")
 	}
 	if !given("restore") && !o.drill {
-		return goodput.Model{}, cli.UsageError("give --restore, the time from a failure until the job trains again, or with RUN --drill")
+		return cli.UsageError("give --restore, the time from a failure until the job trains again, or with RUN --drill")
 	}
+	return nil
+}
+
+// model makes the model of what is given and measured.
+func (o *adviseFlags) model(cmd *cobra.Command) (goodput.Model, error) {
 	m := goodput.Model{MTBF: o.mtbf, Stall: o.stall, Restore: o.restore}
-	if given("nodes") {
+	if cmd.Flags().Changed("nodes") {
 		var err error
 		if m.MTBF, err = goodput.OfNodes(o.nodeMTBF, o.nodes); err != nil {
 			return m, cli.AsWrongUse(err)
