@@ -37,6 +37,12 @@ const digestDomain = "moraine blocks 1\n"
 
 // digestBlocks returns the digest of size bytes whose blocks have these CRCs.
 func digestBlocks(blocks []uint32, size int64) Digest {
+	root := hashBlocks(blocks, size)
+	return Digest(root[:len(Digest{})])
+}
+
+// hashBlocks returns the SHA-256 of which digestBlocks returns the first bytes.
+func hashBlocks(blocks []uint32, size int64) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write([]byte(digestDomain))
 	var buf [4096]byte
@@ -50,7 +56,13 @@ func digestBlocks(blocks []uint32, size int64) Digest {
 		h.Write(buf[:4*n])
 		blocks = blocks[n:]
 	}
-	return Digest(h.Sum(nil)[:16])
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// headerRoot returns the root of the header of a part's file: a digest, but not cut to 16 bytes. A step
+// of 10,000 ranks has gigabytes of headers, of which SHA-256 over all bytes costs ten times as much.
+func headerRoot(header []byte) [sha256.Size]byte {
+	return hashBlocks(crc.Blocks(nil, header), int64(len(header)))
 }
 
 // DigestOf returns the digest of p.
@@ -88,20 +100,30 @@ func (s *summer) write(p []byte) {
 
 // sum ends the run of bytes.
 func (s *summer) sum() (Digest, uint32) {
+	s.end()
+	return digestBlocks(s.blocks, s.size), crc.CombineBlocks(s.blocks, s.size)
+}
+
+// root ends the run of bytes, and returns its digest as headerRoot does.
+func (s *summer) root() [sha256.Size]byte {
+	s.end()
+	return hashBlocks(s.blocks, s.size)
+}
+
+func (s *summer) end() {
 	if s.have > 0 {
 		s.blocks = append(s.blocks, s.part)
 		s.part, s.have = 0, 0
 	}
-	return digestBlocks(s.blocks, s.size), crc.CombineBlocks(s.blocks, s.size)
 }
 
-// partDigest is the digest of a rank's part, computed from the headers of its safetensors files
+// partDigest is the digest of a rank's part, computed from the roots of the headers of its safetensors files
 // in order. The headers contain the digests of all tensors and blobs, so it covers every byte.
-func partDigest(headers [][sha256.Size]byte) [sha256.Size]byte {
+func partDigest(roots [][sha256.Size]byte) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write([]byte("moraine part 1\n"))
-	for i := range headers {
-		h.Write(headers[i][:])
+	for i := range roots {
+		h.Write(roots[i][:])
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

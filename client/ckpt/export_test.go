@@ -291,6 +291,6 @@ func EachPiece(shape []int64, elem, limit int64, yield func(offset, shape []int6
 
 // PartDigest returns the digest of a part with one file, given its header.
 func PartDigest(header []byte) []byte {
-	d := partDigest([][sha256.Size]byte{sha256.Sum256(header)})
+	d := partDigest([][sha256.Size]byte{headerRoot(header)})
 	return d[:]
 }

@@ -247,7 +247,7 @@ func (s *Part) files() ([]outFile, [sha256.Size]byte, error) {
 		if err != nil {
 			return nil, [sha256.Size]byte{}, err
 		}
-		roots[n] = sha256.Sum256(f.header)
+		roots[n] = headerRoot(f.header)
 		files = append(files, f)
 	}
 	o := &s.run.opts

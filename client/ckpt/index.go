@@ -49,7 +49,7 @@ type FileInfo struct {
 	Size int64
 	// CRC is the CRC32C of the whole file; 0 of an adopted one.
 	CRC uint32
-	// Root is the SHA-256 of everything before the data, for a TensorFile.
+	// Root is the root of everything before the data, for a TensorFile: see headerRoot.
 	Root [32]byte
 	// Blob and Digest are a BlobFile's name and digest.
 	Blob   string

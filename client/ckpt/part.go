@@ -121,7 +121,7 @@ func parseAnyPart(b []byte, fileSize int64) (*partHeader, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &partHeader{root: sha256.Sum256(b)}
+	p := &partHeader{root: headerRoot(b)}
 	if err := json.Unmarshal([]byte(h.Metadata[keyPart]), &p.meta); err != nil {
 		return nil, fmt.Errorf("%s: %w", keyPart, err)
 	}

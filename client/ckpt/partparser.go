@@ -2,7 +2,6 @@ package ckpt
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"math"
 	"sort"
@@ -37,7 +36,7 @@ type listedTensor struct {
 func (p *partParser) parse(b []byte, fileSize int64) (*partHeader, error) {
 	if n, err := safetensors.HeaderLen(b); err == nil && n == int64(len(b)) && fileSize >= n && utf8.Valid(b[safetensors.LengthBytes:]) {
 		if h := p.fast(b[safetensors.LengthBytes:], n, fileSize-n); h != nil {
-			h.root = sha256.Sum256(b)
+			h.root = headerRoot(b)
 			return h, nil
 		}
 	}

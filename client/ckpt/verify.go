@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"hash"
 	"slices"
 	"sync"
 
@@ -122,7 +121,7 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 		return 0, &moraine.Error{Op: "ckpt.Verify", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf(format, args...)}
 	}
 	slices.SortFunc(list, func(a, b SliceInfo) int { return cmp.Compare(a.Begin, b.Begin) })
-	v := fileVerifier{root: sha256.New(), slices: list}
+	v := fileVerifier{slices: list}
 	v.dataStart = f.Size
 	if len(list) > 0 {
 		v.dataStart = list[0].Begin
@@ -141,7 +140,7 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 	switch {
 	case f.Adopted():
 		return f.Size, nil // reading it was the check
-	case f.Kind == TensorFile && [sha256.Size]byte(v.root.Sum(nil)) != f.Root:
+	case f.Kind == TensorFile && v.root.root() != f.Root:
 		return bad("the header does not match its digest")
 	case f.Kind == BlobFile && digest != f.Digest:
 		return bad("the blob does not match its digest")
@@ -156,7 +155,7 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 // fileVerifier verifies a file whose bytes arrive in order.
 type fileVerifier struct {
 	file      summer
-	root      hash.Hash // of the bytes before dataStart
+	root      summer // of the bytes before dataStart
 	dataStart int64
 	slices    []SliceInfo // not complete yet, in order of Begin; Shape[0] is the length
 	slice     summer      // of slices[0]
@@ -168,7 +167,7 @@ func (v *fileVerifier) write(p []byte, off int64) *SliceInfo {
 	v.file.write(p)
 	if n := v.dataStart - off; n > 0 {
 		n = min(n, int64(len(p)))
-		v.root.Write(p[:n])
+		v.root.write(p[:n])
 		p, off = p[n:], off+n
 	}
 	for len(v.slices) > 0 && len(p) > 0 {
