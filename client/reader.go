@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -18,6 +19,7 @@ type Reader struct {
 	ref     string
 	attr    *wire.Attr
 	extents *stripeio.ExtentMap
+	object  *stripeio.WholeObject // all reads use it; nil: the extents
 	ahead   *readahead
 }
 
@@ -41,6 +43,20 @@ func (n Inodes) Open(ctx context.Context, inode moraine.InodeID) (*Reader, error
 		r.extents.Job = stripeio.JobOf(ctx)
 	}
 	return r, err
+}
+
+// OpenObject opens the object of a regular file: all bytes come from the bucket, though devices have
+// them, too. It fails with NotFound if no object has all of the file, and reads with PermissionDenied in a session
+// that is confined to a directory. If the object goes meanwhile, reads fail.
+func (n Inodes) OpenObject(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
+	r, err := n.Open(ctx, inode)
+	if err != nil {
+		return nil, err
+	}
+	if r.object, err = n.c.io.ObjectOf(ctx, r.attr); err != nil {
+		return nil, retry.Wrap("client.OpenObject", inode.String(), err)
+	}
+	return r, nil
 }
 
 // openAttr returns a reader of the file that a describes, if it is a regular one.
@@ -106,6 +122,16 @@ func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
 	return retry.Wrap("client.Read", r.ref, r.read(ctx, dst, off))
 }
 
+// InObject reports whether reads of n bytes from off on use an object of the bucket, for some of the bytes
+// at least. After a read it describes that read, unless the file has moved since.
+func (r *Reader) InObject(ctx context.Context, off, n int64) (bool, error) {
+	if r.object != nil {
+		return true, nil
+	}
+	found, err := r.extents.Find(ctx, off, off+n)
+	return slices.ContainsFunc(found, func(x stripeio.Located) bool { return x.Object != nil }), retry.Wrap("client.InObject", r.ref, err)
+}
+
 // read fills dst, which lies within the file. If a chunk is not where the record says, it
 // requests the record again, once. If servers do not answer, it retries until Config.Patience
 // has passed.
@@ -142,6 +168,9 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 
 // readOnce reads the ranges of the extents, several in parallel.
 func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool) error {
+	if r.object != nil {
+		return r.object.Read(ctx, dst, off)
+	}
 	found, err := r.extents.Find(ctx, off, off+int64(len(dst)))
 	if err != nil {
 		return err

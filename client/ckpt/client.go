@@ -75,6 +75,10 @@ func (o overClient) open(ctx context.Context, inode moraine.InodeID) (fileReader
 	return o.Inodes().Open(ctx, inode)
 }
 
+func (o overClient) openObject(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
+	return o.Inodes().OpenObject(ctx, inode)
+}
+
 func (o overClient) leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
 	return o.LeaseStep(ctx, client.StepKey{Run: moraine.InodeID(key.GetRun()), Attempt: key.GetAttempt(), Step: key.GetStep()})
 }

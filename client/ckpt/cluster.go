@@ -18,6 +18,8 @@ type cluster interface {
 	create(ctx context.Context, near moraine.InodeID, level moraine.Level) (fileWriter, error)
 	// open opens a file by its number, linked or not.
 	open(ctx context.Context, inode moraine.InodeID) (fileReader, error)
+	// openObject opens the object that has all of a file: reads come from the bucket alone.
+	openObject(ctx context.Context, inode moraine.InodeID) (fileReader, error)
 	// leaseStep prevents the removal of a committed step until release, or until the session
 	// that took the lease ends. release never ends a lease of a later session.
 	leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error)
@@ -51,6 +53,8 @@ type fileReader interface {
 	Size() int64
 	// ReadRange fills dst from off on; fewer bytes are an error.
 	ReadRange(ctx context.Context, dst []byte, off int64) error
+	// InObject reports whether reads of n bytes from off on use an object.
+	InObject(ctx context.Context, off, n int64) (bool, error)
 	Close() error
 }
 

@@ -93,18 +93,18 @@ func (k *Checkpoint) readCopy(ctx context.Context, t *TensorInfo, s *SliceInfo, 
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("read tensor %q: %w", t.Name, err)
 	}
-	return k.checkDigest(t, s, p, dst)
+	return k.checkDigest(ctx, t, s, p, dst)
 }
 
 // checkDigest compares what was read of a slice with the slice's digest, if it is all of the slice
 // and contiguous. Otherwise, and in an adopted file, only the checksums of the stripes protect the
 // bytes.
-func (k *Checkpoint) checkDigest(t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
+func (k *Checkpoint) checkDigest(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
 	if !p.whole || s.Digest == (Digest{}) || DigestOf(dst[p.dst:p.dst+p.run]) == s.Digest {
 		return nil
 	}
 	err := &moraine.Error{Op: "ckpt.ReadSlice", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), t.Name), Kind: moraine.Corrupt,
 		Err: errorf("%s in %s does not match its digest", region(s.Offset, s.Shape), k.top.files[s.File].Name)}
-	k.files.report(BadRange{File: k.top.files[s.File].Name, Offset: s.Begin, Bytes: p.run, Level: moraine.NVMe, Err: err})
+	k.files.report(BadRange{File: k.top.files[s.File].Name, Offset: s.Begin, Bytes: p.run, Level: k.files.levelOf(ctx, s.File, s.Begin, p.run), Err: err})
 	return err
 }

@@ -42,6 +42,9 @@ func (c testCluster) create(ctx context.Context, near moraine.InodeID, _ moraine
 func (c testCluster) open(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
 	return c.Open(ctx, inode)
 }
+func (c testCluster) openObject(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
+	return c.Open(ctx, inode)
+}
 func (c testCluster) leaseStep(ctx context.Context, key *wire.StepKey) (release func(context.Context) error, err error) {
 	_, err = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{LeaseStep: &wire.LeaseStep{Key: key}}})
 	return func(ctx context.Context) error {

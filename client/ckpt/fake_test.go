@@ -32,6 +32,9 @@ type fakeCluster struct {
 	leases map[uint64]int
 	// clean says that objects have all files.
 	clean bool
+	// evicted says that reads come from objects, and level is that of all files.
+	evicted bool
+	level   moraine.Level
 }
 
 type fakeRun struct {
@@ -119,6 +122,9 @@ func (f *fakeCluster) Open(ctx context.Context, inode moraine.InodeID) (ckpt.Fil
 
 func (r *fakeReader) Size() int64  { return int64(len(r.data)) }
 func (r *fakeReader) Close() error { return nil }
+func (r *fakeReader) InObject(context.Context, int64, int64) (bool, error) {
+	return r.f.evicted, nil
+}
 func (r *fakeReader) ReadRange(ctx context.Context, dst []byte, off int64) error {
 	if off < 0 || off+int64(len(dst)) > int64(len(r.data)) {
 		return fail(moraine.InvalidArgument, "read [%d, +%d) of %d", off, len(dst), len(r.data))
@@ -155,7 +161,7 @@ func (f *fakeCluster) serve(ctx context.Context, req *wire.MetaRequest) (*wire.M
 		if !ok {
 			return nil, fail(moraine.NotFound, "%s", op.Lookup.Name)
 		}
-		return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: &wire.Attr{Inode: id, Clean: f.clean}}}}, nil
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: &wire.Attr{Inode: id, Clean: f.clean, Evicted: f.evicted, Level: uint32(f.level)}}}}, nil
 	case *wire.MetaRequest_Walk:
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Walk{Walk: &wire.WalkReply{Found: true, Attr: &wire.Attr{Inode: rootDir}}}}, nil
 	case *wire.MetaRequest_OpenRun:

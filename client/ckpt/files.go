@@ -21,6 +21,7 @@ type stepFiles struct {
 	clock clock.Clock
 	dir   moraine.InodeID
 	list  []FileInfo
+	from  moraine.Level // as ReadOptions.From
 	slots chan struct{} // bounds the concurrent reads
 
 	shared *readonce.Reads // nil: none
@@ -44,8 +45,8 @@ type openFile struct {
 // maxOpenFiles bounds the unused files that a Checkpoint keeps open.
 const maxOpenFiles = 256
 
-func newStepFiles(c cluster, clock clock.Clock, dir moraine.InodeID, list []FileInfo) *stepFiles {
-	return &stepFiles{c: c, clock: clock, dir: dir, list: list, slots: make(chan struct{}, readsAtOnce), open: make(map[int]*openFile)}
+func newStepFiles(c cluster, clock clock.Clock, dir moraine.InodeID, list []FileInfo, from moraine.Level) *stepFiles {
+	return &stepFiles{c: c, clock: clock, dir: dir, list: list, from: from, slots: make(chan struct{}, readsAtOnce), open: make(map[int]*openFile)}
 }
 
 // use returns the reader of file i. The caller calls done after the read.
@@ -113,7 +114,7 @@ func (s *stepFiles) openByName(ctx context.Context, f FileInfo) (fileReader, err
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.c.open(ctx, moraine.InodeID(attr.GetInode()))
+	r, err := openFrom(ctx, s.c, moraine.InodeID(attr.GetInode()), s.from)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +124,14 @@ func (s *stepFiles) openByName(ctx context.Context, f FileInfo) (fileReader, err
 			Err: errorf("the file has %d bytes, the index says %d", r.Size(), f.Size)}
 	}
 	return r, nil
+}
+
+// openFrom opens a file whose bytes come from a level: object, or any.
+func openFrom(ctx context.Context, c cluster, inode moraine.InodeID, from moraine.Level) (fileReader, error) {
+	if from == moraine.Object {
+		return c.openObject(ctx, inode)
+	}
+	return c.open(ctx, inode)
 }
 
 // read fills dst from file i, within the bound of concurrent reads.
@@ -167,43 +176,63 @@ const (
 )
 
 // readIntact is read. If the cluster has lost or damaged the bytes, and an object has the file,
-// it waits until the leader has evicted the damaged stripes, and reads the object.
+// it waits until the leader has evicted the damaged stripes, and reads the object. It reports the levels
+// whose copies are bad.
 func (s *stepFiles) readIntact(ctx context.Context, i int, dst []byte, off int64) error {
 	err := s.read(ctx, i, dst, off)
-	if !isDamage(err) {
-		return err
-	}
-	bad := BadRange{File: s.list[i].Name, Offset: off, Bytes: int64(len(dst)), Level: moraine.NVMe, Err: err}
+	var reported moraine.Level
 	pause := objectPause
-	for try := range objectTries {
-		attr, lerr := lookup(ctx, s.c, s.dir, s.list[i].Name)
-		if try == 0 {
-			if attr.GetEvicted() {
-				bad.Level = moraine.Object
+	for try := 0; isDamage(err); try++ {
+		level := s.levelOf(ctx, i, off, int64(len(dst)))
+		if try == objectTries || level == moraine.Object && level == reported {
+			return err
+		}
+		if level != reported && (try == 0 || level == moraine.Object) {
+			s.report(BadRange{File: s.list[i].Name, Offset: off, Bytes: int64(len(dst)), Level: level, Err: err})
+			reported = level
+		}
+		if level != moraine.Object { // an object is read again at once: the file may have been evicted during the read
+			if attr, lerr := lookup(ctx, s.c, s.dir, s.list[i].Name); lerr != nil || !attr.GetClean() {
+				return err // no object has it
 			}
-			s.report(bad)
+			select {
+			case <-s.clock.After(pause):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			pause = min(2*pause, objectPauseMax)
 		}
-		if lerr != nil || !attr.GetClean() {
-			return err // no object has it
-		}
-		select {
-		case <-s.clock.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		pause = min(2*pause, objectPauseMax)
-		if again := s.read(ctx, i, dst, off); !isDamage(again) {
-			return again
-		}
+		err = s.read(ctx, i, dst, off)
 	}
 	return err
 }
 
-// report adds a bad range to the list, while it has room.
+// levelOf returns the level from which n bytes of file i are read in the cluster.
+func (s *stepFiles) levelOf(ctx context.Context, i int, off, n int64) moraine.Level {
+	if s.from == moraine.Object {
+		return moraine.Object
+	}
+	if r, done, err := s.use(ctx, i); err == nil {
+		in, err := r.InObject(ctx, off, n)
+		done()
+		if in && err == nil {
+			return moraine.Object
+		}
+	}
+	if attr, err := lookup(ctx, s.c, s.dir, s.list[i].Name); err == nil && moraine.Level(attr.GetLevel()) == moraine.Memory {
+		return moraine.Memory
+	}
+	return moraine.NVMe
+}
+
+// report adds a bad range to the list, while it has room and unless it is there.
 func (s *stepFiles) report(b BadRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.bad) < maxBadRanges {
+	known := slices.ContainsFunc(s.bad, func(k BadRange) bool {
+		return k.File == b.File && k.Offset == b.Offset && k.Bytes == b.Bytes && k.Level == b.Level
+	})
+	if !known && len(s.bad) < maxBadRanges {
 		s.bad = append(s.bad, b)
 	}
 }

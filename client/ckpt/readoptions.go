@@ -21,6 +21,11 @@ type ReadOptions struct {
 	// another byte is wanted do not count: servers read and verify whole blocks. Default 0.02; negative:
 	// none.
 	OverRead float64
+	// From is the level from which all bytes come: object, the bucket alone, though devices have them,
+	// too. Resolve fails with NotFound if the bucket has not all of the step's index, a read if it has not
+	// all of the file, and both with PermissionDenied in a session that is confined to a directory.
+	// Default: the nearest place that has them.
+	From moraine.Level
 }
 
 const (
@@ -44,6 +49,9 @@ func (o *ReadOptions) validate() error {
 	if o.MemoryBytes < windowBytes {
 		return invalid("ckpt.Resolve", "", fmt.Errorf("ReadOptions.MemoryBytes is %d: give at least %d", o.MemoryBytes, windowBytes))
 	}
+	if o.From != 0 && o.From != moraine.Object {
+		return invalid("ckpt.Resolve", "", fmt.Errorf("ReadOptions.From is %s: give object, or nothing", o.From))
+	}
 	return nil
 }
 
@@ -57,7 +65,8 @@ type BadRange struct {
 	// File is the name of the file in the step's directory.
 	File          string
 	Offset, Bytes int64
-	// Level of the copy: local (the memory of this node), nvme (the chunkservers), or object.
+	// Level of the copy: local (the memory of this node), memory (that of the chunkservers), nvme (their
+	// devices), or object.
 	Level moraine.Level
 	// Err says what is wrong with it.
 	Err error

@@ -83,7 +83,7 @@ func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, 
 		return nil, false, err
 	}
 	k.release, k.prefer = release, r.opts.Rank
-	if r.agent != nil {
+	if r.agent != nil && opts.Read.From == 0 {
 		k.node = r.agent.nodeParts(ctx, r.path, info, k.top.world)
 	}
 	return k, false, nil
@@ -161,7 +161,7 @@ func openCheckpoint(ctx context.Context, c cluster, clock clock.Clock, info Step
 	if err != nil {
 		return nil, err
 	}
-	file, err := c.open(ctx, moraine.InodeID(attr.GetInode()))
+	file, err := openFrom(ctx, c, moraine.InodeID(attr.GetInode()), opts.From)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func openCheckpoint(ctx context.Context, c cluster, clock clock.Clock, info Step
 		return nil, err
 	}
 	k.top = k.index.top
-	k.files = newStepFiles(c, clock, info.Dir, k.top.files)
+	k.files = newStepFiles(c, clock, info.Dir, k.top.files, opts.From)
 	t := &k.top.key
 	if t.Run != uint64(info.Run) || t.Attempt != info.Attempt || t.Step != info.Step {
 		file.Close()

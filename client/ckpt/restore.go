@@ -97,7 +97,9 @@ func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]
 			return nil, err
 		}
 		if DigestOf(dst) != f.Digest {
-			return nil, &moraine.Error{Op: "ckpt.ReadBlob", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf("the digest differs")}
+			err := &moraine.Error{Op: "ckpt.ReadBlob", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf("the digest differs")}
+			k.files.report(BadRange{File: f.Name, Bytes: f.Size, Level: k.files.levelOf(ctx, i, 0, f.Size), Err: err})
+			return nil, err
 		}
 		return dst, nil
 	}

@@ -270,6 +270,51 @@ func TestABadCopyIsReadFromAnotherRank(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
+// TestABadRangeNamesItsLevel: a range whose bytes do not have their digest, or are lost, is reported with
+// the level from which the bytes came. Bytes that the bucket has lost are not waited for.
+func TestABadRangeNamesItsLevel(t *testing.T) {
+	for _, from := range []struct {
+		level   moraine.Level
+		evicted bool
+	}{{moraine.Memory, false}, {moraine.NVMe, false}, {moraine.Object, true}} {
+		t.Run(from.level.String(), func(t *testing.T) {
+			f, m := newFake(), makeModel(3)
+			save(t, f, m, 1, 1)
+			f.evicted, f.level, f.clean = from.evicted, from.level, from.evicted
+			dir := resolve(t, f).Info.Dir
+			const file, blob = "rank-00000-of-00001.safetensors", "rank-00000-of-00001.rng.blob"
+			part := f.dirs[uint64(dir)][file]
+			f.corrupt(dir, file, bytes.Index(f.files[part], m[0].data[:100]))
+			f.corrupt(dir, blob, 0)
+			k := resolve(t, f)
+			_, err := k.ReadTensor(t.Context(), "embed.weight")
+			require.ErrorIs(t, err, moraine.Corrupt)
+			_, err = k.ReadBlob(t.Context(), 0, "rng")
+			require.ErrorIs(t, err, moraine.Corrupt)
+			bad := k.BadRanges()
+			require.Len(t, bad, 2)
+			require.Equal(t, from.level, bad[0].Level)
+			require.Equal(t, from.level, bad[1].Level)
+
+			reads := 0
+			f.read = func(inode uint64, _ []byte) error {
+				if inode != part {
+					return nil
+				}
+				reads++
+				return fail(moraine.Lost, "not there")
+			}
+			k = resolve(t, f)
+			_, err = k.ReadTensor(t.Context(), "embed.weight")
+			require.ErrorIs(t, err, moraine.Lost)
+			bad = k.BadRanges()
+			require.Len(t, bad, 1)
+			require.Equal(t, from.level, bad[0].Level)
+			require.LessOrEqual(t, reads, 3, "nothing is below: one read with others, and two")
+		})
+	}
+}
+
 // TestBytesLostInTheClusterComeFromTheObject: where the chunkservers have lost a range and an
 // object has the file, a restore waits until the leader has evicted the file, and reads on. It names
 // the lost range. Without an object it fails at once.

@@ -53,6 +53,9 @@ type wideReader struct {
 
 func (r *wideReader) Size() int64  { return r.size }
 func (r *wideReader) Close() error { return nil }
+func (r *wideReader) InObject(context.Context, int64, int64) (bool, error) {
+	return false, nil
+}
 func (r *wideReader) ReadRange(_ context.Context, dst []byte, off int64) error {
 	clear(dst)
 	if off < int64(len(r.header)) {

@@ -16,6 +16,8 @@ import (
 type Report struct {
 	Files, Tensors, Slices int
 	Bytes                  int64
+	// FromObject of Bytes came from the bucket, the others from chunkservers.
+	FromObject int64
 	// Undigested of Bytes are of adopted files, of which the step has no digest: their bytes are those
 	// that the checksums of their chunks describe.
 	Undigested int64
@@ -56,9 +58,13 @@ func (k *Checkpoint) Verify(ctx context.Context) (Report, error) {
 	for i := range k.top.files {
 		g.Go(func() error {
 			n, err := k.verifyFile(gctx, i, byFile[i])
+			inObject := err == nil && n > 0 && k.files.levelOf(gctx, i, 0, n) == moraine.Object
 			mu.Lock()
 			defer mu.Unlock()
 			rep.Bytes += n
+			if inObject {
+				rep.FromObject += n
+			}
 			if k.top.files[i].Adopted() {
 				rep.Undigested += n
 			}
