@@ -199,3 +199,29 @@ func TestStepsGoToTheBucketAndLeaveTheDevices(t *testing.T) {
 	}
 	require.EqualValues(t, 1, rows[2]["lost_steps"])
 }
+
+// TestADrillReadsTheBucket: the newest step is in a real bucket and on devices, whose bytes are damaged. A drill
+// says that the step cannot be restored from devices, and can from the bucket.
+func TestADrillReadsTheBucket(t *testing.T) {
+	t.Parallel()
+	rng := random(seed(t))
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
+	env := settingsFor(c)
+	works(t, env, "cluster", "status", "--wait", "1m")
+	const run = "moraine:///runs/r"
+	file, data := tensorOf(t, rng)
+	works(t, env, "ckpt", "save", run, "--step", "1", file)
+	works(t, env, "ckpt", "wait", run, "--step", "1", "--level", "object")
+	rows := objects(t, works(t, env, "ckpt", "drill", run, "--json"))
+	for n, want := range []string{"nvme", "nvme", "object"} {
+		require.Equal(t, want, rows[n]["read_from"])
+		require.GreaterOrEqual(t, rows[n]["bytes"], float64(len(data)))
+	}
+	rot(t, c, data)
+	o := invoke(t, env, "ckpt", "drill", run, "--json")
+	require.Equal(t, 1, o.code, o.stderr)
+	rows = objects(t, o.stdout)
+	require.Contains(t, rows[1], "error", "the devices have other bytes")
+	require.NotContains(t, rows[2], "error")
+	require.Equal(t, "object", rows[2]["read_from"])
+}

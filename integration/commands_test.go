@@ -80,7 +80,7 @@ var listings = []listing{
 	{args: "ckpt prune moraine:///runs/a --dry-run --all", keys: "step attempt level bytes action why done"},
 	{args: "ckpt watch moraine:///runs/a --once", keys: "time run levels steps", inner: map[string]string{
 		"levels": exposureKeys, "steps": stepKeys + "|" + stepOptional, "steps.reached": "|memory nvme object"}},
-	{args: "ckpt drill moraine:///runs/a", keys: "level step attempt lost_steps lost_seconds bytes restore_seconds restore_rate", optional: "committed reached error"},
+	{args: "ckpt drill moraine:///runs/a", keys: "level step attempt lost_steps lost_seconds bytes restore_seconds restore_rate", optional: "committed reached error read_from"},
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes bytes_without_digest digest"},
 	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
