@@ -152,6 +152,9 @@ type bytesFile []byte
 
 func (f bytesFile) Size() int64  { return int64(len(f)) }
 func (f bytesFile) Close() error { return nil }
+func (f bytesFile) InObject(context.Context, int64, int64) (bool, error) {
+	return false, nil
+}
 func (f bytesFile) ReadRange(_ context.Context, dst []byte, off int64) error {
 	if copy(dst, f[off:]) < len(dst) {
 		return io.ErrUnexpectedEOF

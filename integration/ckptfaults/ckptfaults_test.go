@@ -2,7 +2,7 @@
 // on a whole cluster inside the process. A seed draws the faults and their moments.
 //
 // One path through it: play draws a schedule (plan_test.go) and makes a world (world_test.go). Each
-// fault is one function (faults_test.go, servers_test.go, flips_test.go) that saves a step by a team of
+// fault is one function (faults_test.go, servers_test.go, flips_test.go, bucket_test.go) that saves a step by a team of
 // trainers (team_test.go). Pollers load checkpoints all the time (poller_test.go). The model knows
 // what was saved and what must be there (model_test.go). At the end everything acknowledged is read.
 package ckptfaults_test

@@ -11,7 +11,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
-	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 )
@@ -113,54 +112,6 @@ func flipInFile(fs *vfs.Mem, name string, at int64) error {
 	}
 	defer f.Close()
 	return flipBit(f, at, 2)
-}
-
-// flipInBucket: a bit of each part of a step in the bucket changes. It is restored from the level
-// before.
-func flipInBucket(ctx context.Context, w *world) error {
-	if err := w.team.commit(ctx, moments{}); err != nil {
-		return err
-	}
-	if _, err := w.reader.WaitStep(ctx, w.team.next-1, moraine.Object); err != nil {
-		return fmt.Errorf("level object: %w", err)
-	}
-	flipped, err := flipObjects(w.bucket.Disk(), localbucket.Dir)
-	if err == nil && flipped == 0 {
-		err = fmt.Errorf("no file in the bucket has the size of a part")
-	}
-	if err != nil {
-		return err
-	}
-	w.log("%d objects", flipped)
-	return w.relaunch(ctx, launch{})
-}
-
-func flipObjects(fs *vfs.Mem, dir string) (flipped int, err error) {
-	names, err := fs.List(dir)
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range names {
-		name = path.Join(dir, name)
-		info, err := fs.Stat(name)
-		if err != nil {
-			return flipped, err
-		}
-		switch {
-		case info.Dir:
-			n, err := flipObjects(fs, name)
-			if err != nil {
-				return flipped, err
-			}
-			flipped += n
-		case info.Size > partBytes:
-			flipped++
-			if err := flipInFile(fs, name, partBytes/2); err != nil {
-				return flipped, err
-			}
-		}
-	}
-	return flipped, nil
 }
 
 // readUnverified is a restore that takes the bytes in the slots of the agents as they are.
