@@ -63,7 +63,7 @@ type Config struct {
 // Deps are what tests replace. Only Dialer is required.
 type Deps struct {
 	Dialer  transport.Dialer
-	Clock   clock.Clock
+	Clock   moraine.Clock
 	Log     *slog.Logger
 	Metrics *Metrics
 	// Random makes session nonces and jitter. Default crypto/rand.

@@ -44,7 +44,7 @@ type RunOptions struct {
 	Pace func(ctx context.Context, bytes int) error
 	// Clock, Log and Metrics default to the machine's clock, no log, and
 	// metrics that are not registered anywhere.
-	Clock   clock.Clock
+	Clock   moraine.Clock
 	Log     *slog.Logger
 	Metrics *Metrics
 }

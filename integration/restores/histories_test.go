@@ -15,8 +15,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/fsck"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/fsck"
 	"github.com/morainefs/moraine/transport"
 )
 

@@ -72,6 +72,7 @@ var arrows = []arrow{
 	{"transport", nil},
 	{"tiers", nil},
 	{"internal", nil},
+	{"internal/fsck", []string{"client", "transport"}},
 	{"internal/llama", []string{"client"}},
 	{"internal/devcluster", []string{"internal/netns", "tiers", "transport"}},
 	{"internal/bench", []string{"client", "internal/devcluster", "internal/llama", "metadata/raftstore", "metadata/state", "transport"}},

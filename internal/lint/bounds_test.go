@@ -65,7 +65,7 @@ var bounds = map[string]string{
 	"client/internal/stripeio/stage.go group.SetLimit":   "ctx of the job; each stripe by the client's patience",
 	"client/internal/stripeio/located.go group.SetLimit": "the client's patience, of the read as a whole",
 	"client/handleread.go group.SetLimit":                "the client's patience, of the read as a whole",
-	"client/fsck/fsck.go g.SetLimit":                     "ctx of the command",
+	"internal/fsck/fsck.go g.SetLimit":                   "ctx of the command",
 	"mover/repair.go g.SetLimit":                         "ctx of the job",
 	"tiers/mem/map_linux.go g.SetLimit":                  "page faults of the start: nothing to wait for",
 	"s3/delete.go g.SetLimit":                            "each delete by the client's patience; a client that goes does not end them",

@@ -13,7 +13,7 @@ import (
 
 // publicPackages are the packages that programs outside this module import. They speak in types of
 // their own: a message of the protocol may change with every release.
-var publicPackages = []string{"client", "client/ckpt", "client/ckpt/adopt", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
+var publicPackages = []string{"client", "client/ckpt", "client/ckpt/adopt", "client/ckpt/agentproto", "client/ckpt/agentproto/fileproto", "client/ckpt/busy", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
 
 // messages is the package of the protocol's messages.
 const messages = module + "/transport/wire"
@@ -24,10 +24,7 @@ var showsMessages = map[string]string{}
 
 // showsInternals lists the exported structs with a field of a type from an internal package on
 // purpose, as FOLDER.NAME, with the reason, a sentence.
-var showsInternals = map[string]string{
-	"client.Deps":            "It is what tests of the tree replace; programs use Open.",
-	"client/ckpt.RunOptions": "Clock is an interface of types of package time, so that a program can replace it.",
-}
+var showsInternals = map[string]string{}
 
 // TestPublicStructsShowNoInternals fails on an exported struct of a public package with an exported
 // field whose type is of an internal package: a program cannot name that type.

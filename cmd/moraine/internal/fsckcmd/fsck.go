@@ -1,7 +1,7 @@
 // Package fsckcmd has `moraine fsck`, which compares the metadata with the devices, with the
 // bucket, and with its own counts.
 //
-// One path through it: checkAll runs package client/fsck over the devices -> fsckFurther
+// One path through it: checkAll runs package internal/fsck over the devices -> fsckFurther
 // checks the state (state.go) and the objects (objects.go) -> fsckEnd prints what was found
 // and sets the exit code.
 package fsckcmd
@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/fsck"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/fsck"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
