@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +27,9 @@ type manifest struct {
 	// SealTimeoutMillis is Begin's.
 	SealTimeoutMillis int64           `json:"seal_timeout_ms,omitempty"`
 	Seal              agentproto.Seal `json:"seal"`
+	// Sums is a table as Seal.SumsAt has it in the slot, of a part whose seal has none: what the bytes were
+	// at the seal.
+	Sums []byte `json:"sums,omitempty"`
 	// Committed says that the step is: the slot is only kept to be read.
 	Committed bool `json:"committed,omitempty"`
 	// Decided says that Shared is final: which tensors of the seal, by number, another rank of the node
@@ -82,6 +84,10 @@ func readManifest(path string) (*manifest, error) {
 		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("version %d; this build reads %d: start the agent that wrote it, or a newer one", m.Version, manifestVersion)}
 	}
+	if m.Seal.SumsAt == 0 && int64(len(m.Sums)) != 4*blocksOf(&m.Seal) {
+		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.Corrupt,
+			Err: fmt.Errorf("%d bytes of sums for %d blocks", len(m.Sums), blocksOf(&m.Seal))}
+	}
 	return &m, nil
 }
 
@@ -98,13 +104,11 @@ func (m *manifest) bytes() (n int64) {
 
 // checkPlaces fails unless all that a Seal names lies in a slot of size bytes.
 func checkPlaces(seal *agentproto.Seal, size int64) error {
-	blocks := int64(0)
 	check := func(what, name string, at, n int64) error {
 		if at < 0 || n < 0 || at > size || n > size-at {
 			return &moraine.Error{Op: "agent.Seal", Ref: name, Kind: moraine.InvalidArgument,
 				Err: fmt.Errorf("the %s at %d of %d bytes is not within the slot's %d", what, at, n, size)}
 		}
-		blocks += (n + moraine.BlockSize - 1) / moraine.BlockSize
 		return nil
 	}
 	for _, t := range seal.Tensors {
@@ -120,20 +124,5 @@ func checkPlaces(seal *agentproto.Seal, size int64) error {
 	if seal.SumsAt == 0 {
 		return nil
 	}
-	return check("table of sums", "sums_at", seal.SumsAt, 4*blocks)
-}
-
-// sumTable reads a slot's table of sums from front to back. A table at 0 has none.
-type sumTable struct{ at int64 }
-
-func (s *sumTable) next(mem []byte, bytes int64) []uint32 {
-	if s.at == 0 {
-		return nil
-	}
-	sums := make([]uint32, (bytes+moraine.BlockSize-1)/moraine.BlockSize)
-	for i := range sums {
-		sums[i] = binary.LittleEndian.Uint32(mem[s.at:])
-		s.at += 4
-	}
-	return sums
+	return check("table of sums", "sums_at", seal.SumsAt, 4*blocksOf(seal))
 }

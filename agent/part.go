@@ -216,6 +216,9 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	}
 	m := &manifest{Version: manifestVersion, UID: p.key.uid, Open: p.run.open, RunID: uint64(p.run.run.ID()), Attempt: p.key.attempt,
 		SealTimeoutMillis: sealTimeoutMillis, Seal: *req}
+	if err := m.fix(a.work, p.slot.mem); err != nil {
+		return err
+	}
 	// COMMIT POINT of level local: the next agent finds the manifest.
 	if err := m.write(a.cfg.Dir, p.slot.name); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
-	"github.com/morainefs/moraine/internal/crc"
 )
 
 // layout has the slices whose bytes a part stores. It does not change once a part has it.
@@ -26,7 +25,7 @@ type sliceKey struct {
 // must not decide otherwise, or two ranks could each leave a tensor to the other.
 func (w writer) layOut() ([][]uint32, error) {
 	m := w.p.manifest
-	sums, stored := m.sums(w.p.slot.mem), layout{}
+	sums, stored := m.blockSums(w.p.slot.mem), layout{}
 	if m.Open.World == 1 {
 		return sums, nil
 	}
@@ -97,25 +96,6 @@ func hashOf(sums []uint32) [sha256.Size]byte {
 		b = binary.LittleEndian.AppendUint32(b, s)
 	}
 	return sha256.Sum256(b)
-}
-
-// sums returns the sums of the tensors, then of the blobs: those of the slot's table, or computed now.
-func (m *manifest) sums(mem []byte) (sums [][]uint32) {
-	table := sumTable{at: m.Seal.SumsAt}
-	add := func(at, bytes int64) {
-		s := table.next(mem, bytes)
-		if s == nil {
-			s = crc.Blocks(nil, mem[at:at+bytes])
-		}
-		sums = append(sums, s)
-	}
-	for _, t := range m.Seal.Tensors {
-		add(t.At, t.Bytes)
-	}
-	for _, b := range m.Seal.Blobs {
-		add(b.At, b.Bytes)
-	}
-	return sums
 }
 
 // lendTo adds the tensors and blobs of a slot to a part.

@@ -56,6 +56,7 @@ var bounds = map[string]string{
 	"chunkserver/probe.go g.SetLimit":                    "each probe has a timeout",
 	"client/ckpt/flush.go g.SetLimit":                    "ctx of the run; each stripe by the client's patience",
 	"client/ckpt/stage.go g.SetLimit":                    "copies in memory: nothing to wait for",
+	"agent/sums.go g.SetLimit":                           "sums of memory: nothing to wait for",
 	"client/ckpt/agentread.go g.SetLimit":                "copies in memory: nothing to wait for",
 	"client/ckpt/readplan.go g.SetLimit":                 "ctx of the caller; each read by the client's patience",
 	"client/ckpt/copies.go g.SetLimit":                   "ctx of the caller; each read by the client's patience",

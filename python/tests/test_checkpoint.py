@@ -118,6 +118,20 @@ class Broken:
         raise RuntimeError("no such device")
 
 
+def test_a_write_after_the_seal_is_in_no_step(path):
+    """As that of a program that keeps a view of the agent's memory and writes to it too late."""
+    with open_run(path) as run:
+        run.save_async({"w": np.zeros(12 << 20, np.uint8)}, step=1)  # the agent writes it first
+        late = run.save_async({"w": np.zeros(1 << 20, np.uint8)}, step=2)
+        next(reversed(run._slots.values()))[1000] = 1
+        try:
+            late.wait(timeout=60)
+            assert not run.open(step=2).read()["w"].any()  # it was written before the change
+        except errors.Corrupt:
+            pass
+        run.save({"w": np.ones(3)}, step=3, timeout=60)
+
+
 def test_a_failed_copy_aborts_the_step(path):
     with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
         save = b.save_async({"w": np.zeros(1)}, step=1)
