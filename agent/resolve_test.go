@@ -79,3 +79,33 @@ func TestATrainerSelectsAStep(t *testing.T) {
 	_, err = resolve(agentproto.Resolve{Fallback: true, Fix: true})
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 }
+
+// TestAFetchUsesItsSlotAgain: the slot of a fetch is used again if the trainer has read its bytes and it is
+// large enough. Otherwise nobody writes to it.
+func TestAFetchUsesItsSlotAgain(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(time.Minute)
+	p := n.peer(runPath, "one", 1)
+	p.sealBytes(1, data(1, 0))
+	require.NoError(t, n.wait(1))
+	require.NoError(t, p.ask(&agentproto.Request{Resolve: &agentproto.Resolve{}}))
+	fetch := func(offset, bytes int64, reuse bool) string {
+		t.Helper()
+		reply, files, err := p.conn.Exchange(t.Context(), &agentproto.Request{Fetch: &agentproto.Fetch{Bytes: bytes, Reuse: reuse,
+			Slices: []agentproto.Slice{{Name: "w0", Offset: []int64{offset}, Shape: []int64{1000}, At: 64, Bytes: 1000}}}})
+		require.NoError(t, err)
+		got := make([]byte, 1000)
+		_, err = files[0].ReadAt(got, 64)
+		require.NoError(t, err)
+		require.Equal(t, data(1, 0)[offset:offset+1000], got)
+		require.NoError(t, files[0].Close())
+		return reply.Fetch.Slot
+	}
+	first := fetch(0, 4096, true)
+	used := n.used()
+	require.Equal(t, first, fetch(1000, 4096, true))
+	require.Equal(t, used, n.used())
+	second := fetch(2000, 4096, false)
+	require.NotEqual(t, first, second)
+	require.NotEqual(t, second, fetch(3000, 8<<20, true), "it is too small")
+}

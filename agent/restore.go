@@ -171,23 +171,36 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 	case req.Bytes <= 0:
 		return nil, nil, c.invalid("a fetch of %d bytes", req.Bytes)
 	}
-	c.restore.drop(c.a.pool)
-	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes, lent: c.lent()}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
+	s, err := c.fetchSlot(ctx, req)
 	if err != nil {
 		return nil, nil, err
 	}
-	c.a.pool.lend(s)
-	c.restore.slot = s
 	before, read := c.restore.k.NodeBytes(), c.restore.k.BytesRead()
 	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)
 	if err != nil {
 		c.restore.drop(c.a.pool)
 		return nil, nil, err
 	}
-	reply.FromNode = c.restore.k.NodeBytes() - before
+	reply.Slot, reply.FromNode = s.name, c.restore.k.NodeBytes()-before
 	c.a.metrics.RestoredBytes.WithLabelValues("node").Add(float64(reply.FromNode))
 	c.a.metrics.RestoredBytes.WithLabelValues("cluster").Add(float64(c.restore.k.BytesRead() - read))
 	return reply, s.file, nil
+}
+
+// fetchSlot makes c.restore.slot one that has room for the bytes of req. Only a trainer that has read the
+// last one's bytes gets the same: pages that both have mapped already cost no time.
+func (c *conn) fetchSlot(ctx context.Context, req *agentproto.Fetch) (*slot, error) {
+	if s := c.restore.slot; req.Reuse && s != nil && int64(len(s.mem)) >= req.Bytes && s.whole() == nil {
+		return s, nil
+	}
+	c.restore.drop(c.a.pool)
+	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes, lent: c.lent()}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
+	if err != nil {
+		return nil, err
+	}
+	c.a.pool.lend(s)
+	c.restore.slot = s
+	return s, nil
 }
 
 // fetchInto reads what req names into mem.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,19 @@ _NAMES = {
 }
 _DTYPES = {known: name for name, known in _NAMES.items()}
 _SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+
+_COPY_SHARE = 8 << 20
+"""How many bytes justify another thread of a copy. numpy copies without the interpreter's lock."""
+_COPIERS = min(8, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One rank's slice of a larger tensor: where it begins in it, and the shape of all of it."""
+
+    value: Any
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 def size_of(dtype: str) -> int:
@@ -62,9 +79,52 @@ def copy_into(dst: memoryview, value: Any) -> None:
     if array.nbytes != len(dst):  # numpy would repeat a single element
         raise errors.InvalidArgument(f"an array of {array.nbytes} bytes says that it has {len(dst)}")
     if array.flags.c_contiguous:
-        out[:] = array.reshape(-1).view(np.uint8)
+        _copy(out, array.reshape(-1).view(np.uint8))
         return
-    np.copyto(out.view(array.dtype).reshape(array.shape), array)
+    _copy(out.view(array.dtype).reshape(array.shape), array)
+
+
+def copy_out(target: Any, offset: tuple[int, ...], shape: tuple[int, ...], src: memoryview, dtype: str) -> None:
+    """Copy elements in row-major order into a cut of an array or tensor."""
+    cut = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+    if len(src) == 0:
+        return
+    if hasattr(target, "detach"):
+        import torch
+
+        value = torch.frombuffer(src, dtype=target.dtype).view(shape)
+        target.detach()[cut].copy_(value)
+        return
+    _copy(target[(*cut, ...)], from_memory(src, dtype, list(shape)))
+
+
+def _copy(dst: np.ndarray, src: np.ndarray) -> None:
+    """Copy an array to another of its shape, a large one by several threads."""
+    threads = min(_COPIERS, dst.nbytes // _COPY_SHARE)
+    if threads < 2 or dst.shape[0] < threads:
+        np.copyto(dst, src)
+        return
+    ends = [dst.shape[0] * i // threads for i in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda i: np.copyto(dst[ends[i] : ends[i + 1]], src[ends[i] : ends[i + 1]]), range(threads)))
+
+
+def cuts(offset: tuple[int, ...], shape: tuple[int, ...], itemsize: int, limit: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Cut a shape into pieces of `limit` bytes at most, along the first dimension that has more than one.
+
+    Gives the offset, the shape and the bytes of each piece. A single element is a piece in any case.
+    """
+    size = itemsize
+    for n in shape:
+        size *= n
+    dim = next((i for i, n in enumerate(shape) if n > 1), None)
+    if size <= limit or dim is None:
+        yield offset, shape, size
+        return
+    rows = max(shape[dim] * limit // size, 1)
+    for at in range(0, shape[dim], rows):
+        piece = shape[:dim] + (min(rows, shape[dim] - at),) + shape[dim + 1 :]
+        yield from cuts(offset[:dim] + (offset[dim] + at,) + offset[dim + 1 :], piece, itemsize, limit)
 
 
 def from_memory(buf: memoryview, dtype: str, shape: list[int]) -> np.ndarray:

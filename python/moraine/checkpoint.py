@@ -15,10 +15,10 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from moraine import _agent, _arrays, errors
+from moraine._arrays import Slice
 from moraine._failures import Failure, Failures
 from moraine._launch import Launch, launch_from_env
 from moraine._part import Part, Progress, Save, aligned
@@ -30,15 +30,6 @@ _LEVELS = ("memory", "nvme")
 _BUSY = ("wait", "skip", "supersede")
 _SLOTS = 4
 """How many slots stay mapped: of the last good part, the one that is written, the next, and one more."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One rank's slice of a larger tensor: where it begins in it, and the shape of all of it."""
-
-    value: Any
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
 
 
 class Run:
@@ -177,6 +168,8 @@ class Run:
             "step": step, "bytes": max(size, 1), "reserve": size, "level": level, "seal_timeout_ms": int(seal_timeout * 1000),
             "no_wait": busy == "skip", "supersede": busy == "supersede",
         }
+        if self._opened:
+            self._opened._scratch = None  # the agent takes the memory back; a mapping would keep its pages
         if apart:
             conn, attempt = self._connect()
             self._check_attempt(conn, attempt)

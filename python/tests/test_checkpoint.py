@@ -76,6 +76,63 @@ def test_ranks_save_slices_and_read_others(path):
             k.read(["x"])
 
 
+def test_tensors_are_read_into_arrays_of_the_caller(path):
+    rng = np.random.default_rng(1)
+    state = {
+        "rows": rng.standard_normal((1003, 77)).astype(np.float32),
+        "wide": rng.integers(0, 256, (1, 1 << 20), np.uint8),
+        "scalar": np.array(7),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+    with open_run(path) as run:
+        run.save(state, step=1, timeout=60, blobs={"rng": b"state"})
+        k = run.open()
+        for batch in (64 << 20, 100_000, 1000):
+            got = {name: np.zeros_like(value) for name, value in state.items()}
+            k.read_into(got, batch_bytes=batch)
+            for name, want in state.items():
+                np.testing.assert_array_equal(got[name], want)
+        columns, turned = np.zeros((500, 10), np.float32), np.zeros((77, 1003), np.float32)
+        k.read_into({"rows": checkpoint.Slice(columns, (503, 20), (1003, 77))}, batch_bytes=3000)
+        np.testing.assert_array_equal(columns, state["rows"][503:, 20:30])
+        k.read_into({"rows": turned.T})
+        np.testing.assert_array_equal(turned, state["rows"].T)
+        with pytest.raises(errors.InvalidArgument, match="F32 of shape"):
+            k.read_into({"rows": np.zeros((3, 3), np.float32)})
+        with pytest.raises(errors.NotFound):
+            k.read_into({"x": columns})
+
+
+def test_memory_of_a_read_is_used_again_unless_the_caller_has_it(path):
+    with open_run(path) as run:
+        run.save({name: np.full(1000, i) for i, name in enumerate("abc")}, step=1, timeout=60, blobs={"rng": b"state"})
+        k = run.open()
+        target = np.zeros(1000, int)
+        k.read_into({"a": target})
+        slot = k._scratch[0]
+        assert k.blob("rng") == b"state"
+        k.read_into({"b": target})
+        assert k._scratch[0] == slot
+        kept = k.read(["c"])["c"]
+        k.read_into({"a": target})
+        assert k._scratch[0] != slot  # otherwise `kept` would have changed
+        np.testing.assert_array_equal(kept, np.full(1000, 2))
+        np.testing.assert_array_equal(target, np.full(1000, 0))
+
+
+def test_large_arrays_are_copied_by_several_threads(path, monkeypatch):
+    monkeypatch.setattr("moraine._arrays._COPY_SHARE", 1000)
+    monkeypatch.setattr("moraine._arrays._COPIERS", 7)
+    rng = np.random.default_rng(1)
+    state = {"flat": rng.integers(0, 256, 100_003, np.uint8), "turned": rng.standard_normal((101, 53)).T, "few": np.ones((3, 5000))}
+    with open_run(path) as run:
+        run.save(state, step=1, timeout=60)
+        got = {name: np.zeros_like(value) for name, value in state.items()}
+        run.open().read_into(got)
+        for name, want in state.items():
+            np.testing.assert_array_equal(got[name], want)
+
+
 def test_a_step_survives_its_trainer(path):
     program = f"""
 import os, signal, numpy as np

@@ -79,6 +79,8 @@ type Fetch struct {
 	Bytes  int64       `json:"bytes"`
 	Slices []Slice     `json:"slices,omitempty"`
 	Blobs  []FetchBlob `json:"blobs,omitempty"`
+	// Reuse says that the trainer has read the bytes of the last Fetch: the slot may be used again.
+	Reuse bool `json:"reuse,omitempty"`
 }
 
 // Slice is a slice of a tensor, cut in any way, and its place in the slot.
@@ -101,6 +103,8 @@ type FetchBlob struct {
 // FetchReply comes with the descriptor of the slot. Nobody else has it: it may be written to, and
 // its memory counts until the connection's next Fetch or Begin, or its end.
 type FetchReply struct {
+	// Slot names the memory: with Reuse, the same name is the same memory as before.
+	Slot string `json:"slot"`
 	// FromNode is how many bytes came from the memory of this node.
 	FromNode int64 `json:"from_node"`
 }

@@ -16,13 +16,11 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
-from moraine import errors
+from moraine import _arrays, errors
 from moraine._part import aligned
+from moraine._step import BATCH_BYTES, BATCH_SLICES
 from moraine.checkpoint import Checkpoint, Run
 from moraine.torch import _metadata
-
-_BATCH_BYTES = 64 << 20
-_BATCH_SLICES = 10_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class StorageReader(_StorageReader):
     too: its tensors by their names.
     """
 
-    def __init__(self, run: Run, step: int | None = None, batch_bytes: int = _BATCH_BYTES) -> None:
+    def __init__(self, run: Run, step: int | None = None, batch_bytes: int = BATCH_BYTES) -> None:
         """Read `step`, or the checkpoint_id of the load; else the step from which the launch continues.
 
         `batch_bytes` bounds the memory of the agent that a load takes at once.
@@ -110,8 +108,9 @@ class StorageReader(_StorageReader):
             else:
                 tensors.append(item)
         targets: dict[int, tuple[torch.Tensor, int]] = {}  # by item: the tensor, and elements that are missing
+        total = sum(aligned(math.prod(item.lengths) * self._dtype(item).itemsize) for item in tensors)
         for batch in self._batches(tensors):
-            self._read(batch, planner, targets)
+            self._read(batch, min(total, self._batch_bytes), planner, targets)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -133,8 +132,10 @@ class StorageReader(_StorageReader):
         batch: list[_Cut] = []
         size = 0
         for item in items:
-            for cut in self._cuts(item, (0,) * len(item.lengths), tuple(item.lengths)):
-                if batch and (size + cut.size > self._batch_bytes or len(batch) == _BATCH_SLICES):
+            lengths = tuple(item.lengths)
+            for offset, shape, n in _arrays.cuts((0,) * len(lengths), lengths, self._dtype(item).itemsize, self._batch_bytes):
+                cut = _Cut(item, offset, shape, n)
+                if batch and (size + cut.size > self._batch_bytes or len(batch) == BATCH_SLICES):
                     yield batch
                     batch, size = [], 0
                 batch.append(cut)
@@ -142,32 +143,20 @@ class StorageReader(_StorageReader):
         if batch:
             yield batch
 
-    def _cuts(self, item: ReadItem, offset: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[_Cut]:
-        """Cut what an item names into pieces of a batch at most, along the first dimension that has more than one."""
-        size = math.prod(shape) * self._dtype(item).itemsize
-        dim = next((i for i, n in enumerate(shape) if n > 1), None)
-        if size <= self._batch_bytes or dim is None:
-            yield _Cut(item, offset, shape, size)
-            return
-        rows = max(shape[dim] * self._batch_bytes // size, 1)
-        for at in range(0, shape[dim], rows):
-            n = min(rows, shape[dim] - at)
-            yield from self._cuts(item, _with(offset, dim, offset[dim] + at), _with(shape, dim, n))
-
     def _dtype(self, item: ReadItem) -> torch.dtype:
         assert self._metadata is not None
         stored = self._metadata.state_dict_metadata[item.storage_index.fqn]
         assert isinstance(stored, TensorStorageMetadata)
         return stored.properties.dtype
 
-    def _read(self, batch: list[_Cut], planner: LoadPlanner, targets: dict[int, tuple[torch.Tensor, int]]) -> None:
+    def _read(self, batch: list[_Cut], room: int, planner: LoadPlanner, targets: dict[int, tuple[torch.Tensor, int]]) -> None:
         request, size = [], 0
         for cut in batch:
             base = cut.item.storage_index.offset or (0,) * len(cut.shape)
             start = [b + s + o for b, s, o in zip(base, cut.item.storage_offsets, cut.offset, strict=True)]
             request.append({"name": cut.item.storage_index.fqn, "offset": start, "shape": list(cut.shape), "at": size, "bytes": cut.size})
             size = aligned(size + cut.size)
-        mem = self._step()._fetch(size, slices=request)
+        mem = self._step()._fetch(size, room=room, slices=request)
         for cut, place in zip(batch, request, strict=True):
             target, missing = targets.pop(id(cut.item), None) or (
                 planner.resolve_tensor(cut.item).detach(), math.prod(cut.item.lengths)
@@ -184,7 +173,3 @@ class StorageReader(_StorageReader):
                 targets[id(cut.item)] = (target, missing - count)
             else:
                 planner.commit_tensor(cut.item, target)
-
-
-def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
-    return values[:dim] + (value,) + values[dim + 1 :]
