@@ -189,6 +189,49 @@ def test_a_rank_that_fails_leaves_no_step(path):
     run(2, save_with_planners, path)
 
 
+class Failing(StorageWriter):
+    """A writer whose coordinator fails after the other ranks have sealed their parts."""
+
+    def finish(self, metadata, results):
+        self.close()
+        raise RuntimeError("no such device")
+
+
+def save_after_a_failure(rank, world, path):
+    with open_run(path, rank, world) as r:
+        writer = Failing(r, step=1, level="memory", busy="supersede")
+        with pytest.raises(CheckpointException, match="no such device"):
+            dcp.save(state_of(world, 1), storage_writer=writer)
+        if rank > 0:
+            with pytest.raises(errors.Aborted):
+                writer.saved.wait("nvme", timeout=60)
+        writer = StorageWriter(r, step=2, level="memory", busy="supersede")
+        dcp.save(state_of(world, 2), storage_writer=writer)
+        assert (r.last_failure.step if r.last_failure else None) == (1 if rank > 0 else None)
+        assert writer.saved.wait("memory", timeout=60) in ("memory", "nvme")
+
+
+def test_a_failed_save_is_seen_at_the_next(path):
+    run(2, save_after_a_failure, path)
+
+
+def late_write(rank, world, path):
+    with open_run(path, rank, world) as r:
+        writer = StorageWriter(r, step=1)
+        staged = writer.stage({"w": torch.zeros(1 << 20, dtype=torch.uint8)})
+        dcp.save(staged, storage_writer=writer)
+        staged["w"].fill_(1)  # it is memory of the agent, and sealed
+        try:
+            writer.saved.wait("nvme", timeout=60)
+            assert not r.open(step=1).read(["w"])["w"].any()  # it was written before the change
+        except errors.Corrupt:
+            pass
+
+
+def test_a_staged_tensor_that_changes_after_the_seal_is_in_no_step(path):
+    run(1, late_write, path)
+
+
 def test_planner_data_of_a_planner_comes_back(path):
     with open_run(path) as r:
         for stage in (False, True):
