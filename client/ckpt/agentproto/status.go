@@ -1,0 +1,86 @@
+package agentproto
+
+// What the agent tells of all its parts.
+
+// Push waits until every sealed part of the user is in a step that is committed at nvme, for a node
+// that is about to end.
+type Push struct {
+	// Run, if not empty, is the path of the run whose parts it waits for.
+	Run string `json:"run,omitempty"`
+	// DeadlineMillis bounds the wait. 0: no bound.
+	DeadlineMillis int64 `json:"deadline_ms"`
+}
+
+// PushReply lists the parts that are in no committed step at the deadline.
+type PushReply struct {
+	Parts []Part `json:"parts"`
+}
+
+// Status asks what the agent has.
+type Status struct{}
+
+// StatusReply lists the node's parts.
+type StatusReply struct {
+	Memory int64  `json:"memory"`
+	Used   int64  `json:"used"`
+	Parts  []Part `json:"parts"`
+	// Runs are the figures of each run since the agent has started.
+	Runs []RunStatus `json:"runs,omitempty"`
+}
+
+// RunStatus has what the agent has counted of a run's parts on this node. Runs beyond the first 64 count
+// together, as "other".
+type RunStatus struct {
+	Run string `json:"run"`
+	// Saves counts the parts that were sealed, and Bytes those of their tensors and blobs.
+	Saves uint64 `json:"saves"`
+	Bytes int64  `json:"bytes"`
+	// StallSeconds is the time from begin to seal, over all Saves.
+	StallSeconds float64 `json:"stall_seconds"`
+	// Failed counts the parts whose step will never be committed.
+	Failed uint64 `json:"failed"`
+}
+
+// Part is one rank's part of a step in a slot of the node.
+type Part struct {
+	Run     string `json:"run"`
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+	Rank    uint32 `json:"rank"`
+	World   uint32 `json:"world"`
+	Bytes   int64  `json:"bytes"`
+	// State is filling, local, committed or failed.
+	State string `json:"state"`
+	// Written is how many bytes of the part's files the cluster has been given.
+	Written int64 `json:"written,omitempty"`
+	// Error says why a part failed.
+	Error string `json:"error,omitempty"`
+}
+
+// Progress asks how much of a part is written. Any connection may.
+type Progress struct {
+	Run     string `json:"run"`
+	Rank    uint32 `json:"rank"`
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+}
+
+// ProgressReply counts bytes of the part's files, headers included.
+type ProgressReply struct {
+	// State is that of the part.
+	State   string `json:"state"`
+	Written int64  `json:"written"`
+	// Bytes is how many there are, as far as known: 0 before the agent writes the part.
+	Bytes int64 `json:"bytes"`
+}
+
+// Written is the level of Wait at which the part is in the cluster, and its step perhaps open.
+const Written = "part"
+
+// States of a part.
+const (
+	Filling   = "filling"   // the trainer copies
+	Local     = "local"     // sealed: the agent writes it to the cluster
+	Committed = "committed" // its step is committed
+	Failed    = "failed"    // its step never will be
+)
