@@ -46,10 +46,15 @@ func (l *leader) hasRoom(c *lead.Call, op *wire.BeginStep) error {
 	if need <= room {
 		return nil
 	}
-	// What ranks have sent takes space of the devices by now, and is still announced. It counts once.
+	// What ranks have sent takes space of the devices by now, and is still announced. It counts once. Both
+	// are of one moment: a rank that seals meanwhile is in neither.
 	err = l.Store.View(func(r kvtx.Reader, _ uint64) error {
-		sent, err := ckpt.SentBytes(l.Machine.View(r), op, need-room)
-		need -= min(sent, reserved)
+		now := l.Machine.View(r)
+		if reserved, err = ckpt.ReservedBytes(now, op); err != nil {
+			return err
+		}
+		sent, err := ckpt.SentBytes(now, op, need-room)
+		need = reserved - min(sent, reserved) + op.GetBytes()
 		return err
 	})
 	if err != nil {

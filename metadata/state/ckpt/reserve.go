@@ -56,7 +56,8 @@ const maxSentLook = 4096
 
 // SentBytes returns how much of what ReservedBytes counts is on devices already: the ranks that have
 // announced it have committed it to files that have no name yet. It stops once it has found enough,
-// and after maxSentLook ranks: then it finds too little, not too much.
+// and after maxSentLook ranks. A session that has other files without a name besides, such as open ones that
+// were removed, counts with them: then it finds too much, at most what the session has announced.
 func SentBytes(v *kvtx.View, op *wire.BeginStep, enough uint64) (sent uint64, err error) {
 	reserved := map[moraine.SessionID]uint64{}
 	self, looked := v.K.Part(stepFromWire(op.GetKey()), op.GetRank()), 0
