@@ -8,10 +8,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -515,25 +513,10 @@ func TestAnotherUserIsRefused(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	requireRoot(t)
 	n := newNode(t, 3*slotBytes)
 	n.start(0)
-	require.NoError(t, os.Chmod(n.dir, 0o755))
-	dir, err := os.MkdirTemp("/tmp", "moraine-agent-test-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
-	require.NoError(t, os.Chmod(dir, 0o755))
-	self, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	program := filepath.Join(dir, "test")
-	require.NoError(t, os.WriteFile(program, self, 0o755))
-	cmd := exec.Command(program, "-test.run", "^TestAnotherUserIsRefused$")
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "MORAINE_TEST_AGENT_SOCKET="+n.socket())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
+	n.asAnotherUser()
 	require.Empty(t, n.states())
 }
 

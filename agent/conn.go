@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// maxConns bounds the connections: each rank needs two, and one for each step that it has open. A user alone gets half of them.
+	// maxConns bounds the connections: each rank needs two, and one for each step that it has
+	// open. A user alone gets half of them.
 	maxConns = 2048
 	// maxStrangers bounds the connections of users who may not use the agent. Each gets an error.
 	maxStrangers = 16

@@ -5,15 +5,17 @@ import "context"
 // KeptStep is keptStep, for tests.
 var KeptStep = keptStep
 
-// Yield lets copies go before writes.
-type Yield = yield
+// Standstill lets copies go before writes.
+type Standstill = standstill
 
-func (y *yield) Begin() (end func()) { return y.begin() }
+func (s *standstill) Begin() (end func()) { return s.begin() }
 
-func (y *yield) Wait(ctx context.Context, hurry <-chan struct{}) error { return y.wait(ctx, hurry) }
+func (s *standstill) Wait(ctx context.Context, hurry <-chan struct{}) error {
+	return s.wait(ctx, hurry)
+}
 
-// YieldFor bounds how long writes stand still for copies.
-const YieldFor = yieldFor
+// StandstillFor bounds how long writes stand still for copies.
+const StandstillFor = standstillFor
 
 // MaxConns is maxConns, for tests.
 const MaxConns = maxConns

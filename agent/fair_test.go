@@ -2,9 +2,6 @@ package agent_test
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +18,7 @@ func beginAt(t *testing.T, socket, run string, sealTimeout time.Duration) error 
 	t.Helper()
 	c, err := agentproto.Dial(t.Context(), socket)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() }) // it only was asked
+	t.Cleanup(func() { _ = c.Close() }) // its answer is all that the test needs
 	_, _, err = c.Exchange(t.Context(), &agentproto.Request{Open: &agentproto.Open{Run: run, World: 1, Launch: "one"}})
 	require.NoError(t, err)
 	_, _, err = c.Exchange(t.Context(), &agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: partBytes, SealTimeoutMillis: sealTimeout.Milliseconds()}})
@@ -59,9 +56,7 @@ func TestAnotherUserGetsAShare(t *testing.T) {
 		require.NoError(t, beginAt(t, socket, "/runs/other", time.Minute))
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	requireRoot(t)
 	n := newNode(t, slotBytes)
 	n.config.Users = []uint32{65534}
 	n.start(0)
@@ -73,7 +68,7 @@ func TestAnotherUserGetsAShare(t *testing.T) {
 	var conns []*agentproto.Conn
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // nothing was asked
+			_ = c.Close() // no request was sent
 		}
 	}()
 	for len(conns) < agent.MaxConns {
@@ -86,18 +81,5 @@ func TestAnotherUserGetsAShare(t *testing.T) {
 	require.Less(t, len(conns), agent.MaxConns/2+1)
 	require.Greater(t, len(conns), agent.MaxConns/2-20)
 
-	require.NoError(t, os.Chmod(n.dir, 0o755))
-	dir, err := os.MkdirTemp("/tmp", "moraine-agent-test-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
-	require.NoError(t, os.Chmod(dir, 0o755))
-	self, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	program := filepath.Join(dir, "test")
-	require.NoError(t, os.WriteFile(program, self, 0o755))
-	cmd := exec.Command(program, "-test.run", "^TestAnotherUserGetsAShare$")
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "MORAINE_TEST_AGENT_SOCKET="+n.socket())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
+	n.asAnotherUser()
 }

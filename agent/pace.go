@@ -16,7 +16,7 @@ const paceBurst = 16 << 20
 // trainers copy first. Its methods may be called concurrently.
 type pace struct {
 	metrics *Metrics
-	copies  yield
+	copies  standstill
 	limit   *rate.Limiter // nil: none
 
 	mu sync.Mutex

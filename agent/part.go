@@ -37,7 +37,7 @@ type part struct {
 	writing    bool
 	superseded uint64
 
-	// copied says that the trainer does not copy any more. Set by begin.
+	// copied ends what begin began at Agent.pace: the trainer copies no longer.
 	copied func()
 
 	state string // of agentproto
@@ -49,7 +49,8 @@ type part struct {
 	ended chan struct{}
 }
 
-// begin gives a trainer a slot for its part of a step. lent is how many bytes of slots its connection has for reads.
+// begin gives a trainer a slot for its part of a step. lent is how many bytes of slots its connection has
+// for reads.
 func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent int64) (*part, error) {
 	p := &part{key: partKey{r.key.uid, r.key.path, r.key.rank, r.run.Attempt(), req.Step}, run: r, bytes: req.Bytes, begun: time.Now(),
 		newestWins: req.Supersede, state: agentproto.Filling, written: make(chan struct{}), ended: make(chan struct{})}

@@ -57,7 +57,7 @@ func (r *restorer) close(a *Agent) {
 	r.drop(a.pool)
 }
 
-// unread ends the reading of parts in the memory of this node, which are not mapped any more.
+// unread ends the reading of parts in the memory of this node, which the agent has mapped no longer.
 func (r *restorer) unread(a *Agent) {
 	a.unread(r.node)
 	r.node = nil

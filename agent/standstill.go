@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// yieldFor is how long the flush stands still, at most, while trainers copy into slots; it then goes
+// standstillFor is how long the flush stands still, at most, while trainers copy into slots; it then goes
 // on for as long at least. A rank that is stopped between Begin and Seal costs no more than that.
-const yieldFor = time.Second
+const standstillFor = time.Second
 
-// yield lets the copies of the trainers go before the writes to the cluster: training stands still for
+// standstill lets the copies of the trainers go before the writes to the cluster: training stands still for
 // the first, and nobody waits for the second. Its methods may be called concurrently.
-type yield struct {
+type standstill struct {
 	mu      sync.Mutex
 	copying int           // trainers between Begin and Seal
 	until   time.Time     // of this standstill
@@ -20,30 +20,30 @@ type yield struct {
 }
 
 // begin says that a trainer copies, until the returned function is called.
-func (y *yield) begin() (end func()) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.copying++; y.copying == 1 {
-		y.idle = make(chan struct{})
+func (s *standstill) begin() (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.copying++; s.copying == 1 {
+		s.idle = make(chan struct{})
 	}
-	if now := time.Now(); now.After(y.until.Add(yieldFor)) {
-		y.until = now.Add(yieldFor)
+	if now := time.Now(); now.After(s.until.Add(standstillFor)) {
+		s.until = now.Add(standstillFor)
 	}
 	return sync.OnceFunc(func() {
-		y.mu.Lock()
-		defer y.mu.Unlock()
-		if y.copying--; y.copying == 0 {
-			close(y.idle)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.copying--; s.copying == 0 {
+			close(s.idle)
 		}
 	})
 }
 
 // wait returns when no trainer copies, when the standstill has lasted long enough, or when somebody is
 // in a hurry.
-func (y *yield) wait(ctx context.Context, hurry <-chan struct{}) error {
-	y.mu.Lock()
-	copying, left, idle := y.copying > 0, time.Until(y.until), y.idle
-	y.mu.Unlock()
+func (s *standstill) wait(ctx context.Context, hurry <-chan struct{}) error {
+	s.mu.Lock()
+	copying, left, idle := s.copying > 0, time.Until(s.until), s.idle
+	s.mu.Unlock()
 	if !copying || left <= 0 {
 		return nil
 	}
