@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	// writers is how many chunks of a device are written behind concurrently:
-	// enough for them to share its syncs.
+	// calm is how many chunks of a device are written behind concurrently while there is room
+	// for more: each holds up what others sync on the same disk, such as the commit of the file that
+	// the chunks belong to. writers is how many it may be when the room gets short: enough for
+	// them to share syncs.
+	calm    = 2
 	writers = 8
 	// retryPause is how long a chunk waits after the device had no space for it.
 	retryPause = time.Second
@@ -28,10 +31,13 @@ const (
 type behind struct {
 	running sync.WaitGroup // Run
 
+	short func() bool // the memory for dirty chunks gets short
+
 	mu      sync.Mutex // guards the fields below
-	change  *sync.Cond // signals that queue has grown, or accepts has changed
+	change  *sync.Cond // signals that a writer may begin a chunk, or accepts has changed
 	accepts bool
 	queue   []*dirtyChunk
+	writing int                             // writers that have a chunk
 	chunks  map[moraine.ChunkID]*dirtyChunk // queued, being written, and those that cannot be written
 	fresh   int                             // number of chunks that replace none on the device
 	bytes   int64
@@ -49,8 +55,8 @@ type dirtyChunk struct {
 	failed   bool          // guarded by behind.mu: no writer will try it again
 }
 
-func newBehind() *behind {
-	b := &behind{chunks: map[moraine.ChunkID]*dirtyChunk{}}
+func newBehind(short func() bool) *behind {
+	b := &behind{short: short, chunks: map[moraine.ChunkID]*dirtyChunk{}}
 	b.change = sync.NewCond(&b.mu)
 	return b
 }
@@ -150,20 +156,29 @@ func (b *behind) more() (chunks int, bytes int64) {
 	return b.fresh, b.bytes
 }
 
-// next returns the next chunk to write, or nil when all work is done.
+// next returns the next chunk to write, or nil when all work is done. The caller calls wrote after it.
 func (b *behind) next() *dirtyChunk {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.queue) == 0 && b.accepts {
+	for b.accepts && (len(b.queue) == 0 || (b.writing >= calm && !b.short())) {
 		b.change.Wait()
 	}
 	if len(b.queue) == 0 {
 		return nil
 	}
+	b.writing++
 	d := b.queue[0]
 	b.queue[0] = nil
 	b.queue = b.queue[1:]
 	return d
+}
+
+// wrote ends what next began.
+func (b *behind) wrote() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writing--
+	b.change.Signal()
 }
 
 func (b *behind) accept(yes bool) {
@@ -201,7 +216,9 @@ func (t *Tier) writeBehind(ctx context.Context) error {
 		if d == nil {
 			return lost
 		}
-		if err := t.clean(ctx, d); err != nil {
+		err := t.clean(ctx, d)
+		t.behind.wrote()
+		if err != nil {
 			t.m.deps.Log.Error("memory chunk write failed", "chunk", d.key.id.String(), "err", err)
 			lost = errors.Join(lost, err)
 		}

@@ -69,6 +69,9 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	return &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}, nil
 }
 
+// short reports whether more than half of the memory for dirty chunks is in use.
+func (m *Memory) short() bool { return 2*m.dirty.InUse() > m.dirty.Size() }
+
 // Arena lends the buffers for Take, and for the reads of the devices.
 func (m *Memory) Arena() *Arena { return m.arena }
 
@@ -83,7 +86,7 @@ type Lower interface {
 // accepts chunks of a cluster. Over is called for one device after the other,
 // before they are used.
 func (m *Memory) Over(lower Lower, cluster moraine.UUID) *Tier {
-	t := &Tier{m: m, number: m.tiers, cluster: cluster, lower: lower, behind: newBehind()}
+	t := &Tier{m: m, number: m.tiers, cluster: cluster, lower: lower, behind: newBehind(m.short)}
 	m.tiers++
 	return t
 }
