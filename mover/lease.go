@@ -29,10 +29,13 @@ const (
 	// shows progress even if it ends before a renewal is due.
 	reportBytes = 4 * pieceBytes
 	reportPart  = 4
+	// commits is how many checkpoints a mover checks at a time.
+	commits = 4
 )
 
 var (
-	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_READ_TRACKER}
+	kinds        = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_READ_TRACKER}
+	commitKinds  = []wire.JobKind{wire.JobKind_JOB_KIND_COMMIT_STEP}
 	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE, wire.JobKind_JOB_KIND_REWRITE}
 )
 
@@ -51,6 +54,8 @@ func (m *Mover) Run(ctx context.Context) error {
 	// Nor must moves between devices, or rewrites of mostly dead stripes, for which no program
 	// waits.
 	lanes.Go(func() { m.runLane(ctx, balanceKinds, 1) })
+	// The commit of a checkpoint of many ranks waits for them.
+	lanes.Go(func() { m.runLane(ctx, commitKinds, commits) })
 	m.runLane(ctx, kinds, m.cfg.Jobs)
 	return nil
 }
@@ -156,7 +161,7 @@ func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term
 	m.deps.Metrics.Running.Inc()
 	defer m.deps.Metrics.Running.Dec()
 	jobCtx, cancel := context.WithCancelCause(client.ForJob(ctx, moraine.JobID(job.GetId())))
-	if laneOf(job.GetKind()) != laneRepair {
+	if l := laneOf(job.GetKind()); l != laneRepair && l != laneCommit {
 		jobCtx = client.WithLowPriority(jobCtx)
 	}
 	keeper := make(chan struct{})

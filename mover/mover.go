@@ -223,6 +223,7 @@ const (
 	laneRepair  lane = iota
 	laneBalance      // moves between devices, and rewrites of mostly dead stripes
 	laneMove         // the object tier
+	laneCommit       // checks of checkpoints
 	lanes
 )
 
@@ -232,6 +233,8 @@ func laneOf(k wire.JobKind) lane {
 		return laneBalance
 	case slices.Contains(moveKinds, k):
 		return laneMove
+	case slices.Contains(commitKinds, k):
+		return laneCommit
 	}
 	return laneRepair
 }

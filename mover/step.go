@@ -14,7 +14,7 @@ import (
 // aborts it: a repair may make them readable.
 const unreadableTries = 8
 
-// commitStep checks a sealed checkpoint and commits it, or aborts it with the reason. If the
+// commitStep checks a checkpoint and commits it once it is sealed, or aborts it with the reason. If the
 // mover stops between the two, the index is an unlinked file of this session, and the next
 // mover writes its own.
 func (w *work) commitStep(ctx context.Context) error {
@@ -24,6 +24,8 @@ func (w *work) commitStep(ctx context.Context) error {
 	switch {
 	case err == nil:
 		commit.Index = &wire.PartFile{Inode: uint64(index.Inode), Name: index.Name, Crc: index.CRC, Size: uint64(index.Size)}
+	case errors.Is(err, moraine.Aborted):
+		return nil // it timed out, or a rank aborted it, before all had sealed
 	case w.isVerdict(err):
 		commit.Error = wire.Text(err.Error(), wire.MaxText)
 	default:

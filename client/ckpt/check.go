@@ -33,19 +33,7 @@ func verdict(format string, args ...any) error {
 
 // checkStep is CheckStep over any cluster.
 func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFile, error) {
-	step, err := getStep(ctx, c, key)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := listParts(ctx, c, key)
-	if err != nil {
-		return nil, err
-	}
-	fold := foldParts
-	if step.GetAdopted() != nil {
-		fold = foldAdopted
-	}
-	top, tensors, err := fold(ctx, c, step, parts)
+	step, top, tensors, err := foldStep(ctx, c, key)
 	if err != nil {
 		return nil, verdictOf(key, err)
 	}
@@ -84,6 +72,28 @@ func verdictOf(key *wire.StepKey, err error) error {
 		return &moraine.Error{Op: "ckpt.CheckStep", Ref: fmt.Sprintf("step %d", key.Step), Kind: moraine.Incomplete, Err: err}
 	}
 	return err
+}
+
+// foldStep folds a step, and returns it as it is once it is sealed.
+func foldStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.Step, *indexTop, map[string]*coverage, error) {
+	step, err := getStep(ctx, c, key)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if step.GetAdopted() != nil {
+		parts, err := listParts(ctx, c, key)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		top, tensors, err := foldAdopted(ctx, c, step, parts)
+		return step, top, tensors, err
+	}
+	f := newFolder(c, step)
+	if step, err = f.asSealed(ctx, key); err != nil {
+		return nil, nil, nil, err
+	}
+	top, tensors, err := f.end()
+	return step, top, tensors, err
 }
 
 func listParts(ctx context.Context, c cluster, key *wire.StepKey) ([]*wire.Part, error) {

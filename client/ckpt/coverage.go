@@ -20,8 +20,11 @@ type coverage struct {
 	name   string
 	dtype  DType
 	global []int64
-	first  uint32 // the rank whose header gave dtype and global
+	from   uint32 // the rank whose header gave dtype and global
+	// claims name the files of their rank, by number. first has the number of each rank's first file
+	// in the index; nil: claims have the numbers of the index.
 	claims packedClaims
+	first  []int
 	shared []sharedClaim
 }
 
@@ -55,11 +58,11 @@ func (c *coverage) share(rank, by uint32, dtype DType, global []int64, s SliceIn
 
 func (c *coverage) agree(rank uint32, dtype DType, global []int64) error {
 	if c.global == nil {
-		c.dtype, c.global, c.first = dtype, global, rank
+		c.dtype, c.global, c.from = dtype, global, rank
 	}
 	if c.dtype != dtype || !slices.Equal(c.global, global) {
 		return fmt.Errorf("tensor %q: rank %d declares %s %v, rank %d declares %s %v",
-			c.name, c.first, c.dtype, c.global, rank, dtype, global)
+			c.name, c.from, c.dtype, c.global, rank, dtype, global)
 	}
 	return nil
 }
@@ -96,6 +99,9 @@ func (c *coverage) check() (TensorInfo, error) {
 	})
 	t.Slices = make([]SliceInfo, len(claims))
 	for i := range claims {
+		if c.first != nil {
+			claims[i].File += c.first[claims[i].rank]
+		}
 		t.Slices[i] = claims[i].SliceInfo
 	}
 	if len(claims) == 0 {

@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -9,23 +10,32 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// foldParts reads the headers of all parts, and returns the top of the index and the tensors. It
-// reads several headers ahead, and merges them in order of rank.
-func foldParts(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Part) (*indexTop, map[string]*coverage, error) {
-	world := step.GetWorld()
-	if len(parts) != int(world) {
-		return nil, nil, verdict("%d parts of %d ranks", len(parts), world)
-	}
-	for i, p := range parts {
-		if p.GetRank() != uint32(i) {
-			return nil, nil, verdict("part %d is of rank %d", i, p.GetRank())
-		}
-	}
-	m := &merger{top: topOf(step), byName: make(map[string]*coverage)}
-	readers := make(chan *headerReader, headersAtOnce)
+// folder reads the headers of the parts of one step, and gathers their slices by tensor.
+type folder struct {
+	c       cluster
+	step    *wire.Step
+	m       *merger
+	readers chan *headerReader
+	// done are the ranks whose parts are folded, and left how many are not.
+	done []bool
+	left int
+	// broken is why parts contradict each other; nil: they do not.
+	broken error
+}
+
+func newFolder(c cluster, step *wire.Step) *folder {
+	world := int(step.GetWorld())
+	f := &folder{c: c, step: step, m: &merger{top: topOf(step), byName: make(map[string]*coverage), files: make([][]FileInfo, world)},
+		readers: make(chan *headerReader, headersAtOnce), done: make([]bool, world), left: world}
 	for range headersAtOnce {
-		readers <- &headerReader{c: c}
+		f.readers <- &headerReader{c: c}
 	}
+	return f
+}
+
+// take folds the parts that are not folded yet, in the order of the list. It reads several headers
+// ahead. After an error, parts may be left; those that were folded are not read again.
+func (f *folder) take(ctx context.Context, parts []*wire.Part) error {
 	ahead := make(chan chan *foldedPart, headersAtOnce)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -33,48 +43,71 @@ func foldParts(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Pa
 	g.Go(func() error {
 		defer close(ahead)
 		for _, p := range parts {
+			if rank := p.GetRank(); int(rank) >= len(f.done) {
+				return verdict("a part is of rank %d of %d", rank, len(f.done))
+			} else if f.done[rank] {
+				continue
+			}
 			folded := make(chan *foldedPart, 1)
 			select {
 			case ahead <- folded:
 			case <-gctx.Done():
 				return gctx.Err()
 			}
-			r := <-readers
+			r := <-f.readers
 			g.Go(func() error {
-				defer func() { readers <- r }()
-				f := &foldedPart{}
-				err := f.read(gctx, r, step, p)
+				defer func() { f.readers <- r }()
+				one := &foldedPart{rank: p.GetRank()}
+				err := one.read(gctx, r, f.step, p)
 				if err != nil {
-					f = nil
+					one = nil
 				}
-				folded <- f
+				folded <- one
 				return err
 			})
 		}
 		return nil
 	})
-	rank := uint32(0)
-	var err error
+	var ranks []uint32
 	for folded := range ahead {
-		f := <-folded
-		if f == nil || err != nil {
-			continue // g has the error, or err is it
+		one := <-folded
+		if one == nil || f.broken != nil {
+			continue
 		}
-		if err = m.merge(f, rank); err != nil {
+		if f.broken = f.m.merge(one); f.broken != nil {
 			cancel()
 		}
-		rank++
+		ranks = append(ranks, one.rank)
 	}
-	if gerr := g.Wait(); err == nil {
-		err = gerr
+	err := g.Wait()
+	for _, rank := range ranks { // the goroutine above reads done
+		f.done[rank] = true
+		f.left--
 	}
-	return m.top, m.byName, err
+	return cmp.Or(f.broken, err)
 }
 
-// merger gathers the slices of all parts by tensor.
+// end returns the top of the index and the tensors, once all parts are folded.
+func (f *folder) end() (*indexTop, map[string]*coverage, error) {
+	if f.left > 0 {
+		return nil, nil, verdict("%d parts of %d ranks", len(f.done)-f.left, len(f.done))
+	}
+	first := make([]int, len(f.done))
+	for rank, files := range f.m.files {
+		first[rank] = len(f.m.top.files)
+		f.m.top.files = append(f.m.top.files, files...)
+	}
+	for _, cov := range f.m.byName {
+		cov.first = first
+	}
+	return f.m.top, f.m.byName, nil
+}
+
+// merger gathers the slices of all parts by tensor, in any order of ranks.
 type merger struct {
 	top    *indexTop
 	byName map[string]*coverage
+	files  [][]FileInfo // of each rank
 	// recent are the tensors of the part before, in order: the next part mostly has the same.
 	recent []*coverage
 }
@@ -98,10 +131,10 @@ func (m *merger) of(name string, i int) *coverage {
 	return cov
 }
 
-// merge adds a part's files and slices to those of lower ranks.
-func (m *merger) merge(f *foldedPart, rank uint32) error {
-	base := len(m.top.files)
-	m.top.files = append(m.top.files, f.files...)
+// merge adds a part's files and slices.
+func (m *merger) merge(f *foldedPart) error {
+	rank := f.rank
+	m.files[rank] = f.files
 	for n, h := range f.headers {
 		for i := range h.shared {
 			s := &h.shared[i]
@@ -112,7 +145,7 @@ func (m *merger) merge(f *foldedPart, rank uint32) error {
 		}
 		for i := range h.slices {
 			s := &h.slices[i]
-			err := m.of(s.Name, i).add(rank, s.DType, s.Global, SliceInfo{File: base + n, Offset: s.Offset, Shape: s.Shape, Begin: s.Begin, Digest: s.Digest})
+			err := m.of(s.Name, i).add(rank, s.DType, s.Global, SliceInfo{File: n, Offset: s.Offset, Shape: s.Shape, Begin: s.Begin, Digest: s.Digest})
 			if err != nil {
 				return &Verdict{err.Error()}
 			}

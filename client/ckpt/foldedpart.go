@@ -10,6 +10,7 @@ import (
 
 // foldedPart is one rank's part as its headers describe it.
 type foldedPart struct {
+	rank    uint32
 	files   []FileInfo
 	headers []*partHeader // of the first files of the list
 }

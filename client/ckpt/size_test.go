@@ -22,22 +22,27 @@ type wideStep struct {
 	world   uint32
 	tensors int
 	key     *wire.StepKey
+	// order has the ranks in the order of their seals, of which now counts those so far; nil: all have sealed.
+	order []uint32
+	now   func() int
 }
 
 // Meta answers for the sealed step.
 func (w *wideStep) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_GetStep:
-		return stepResp(&wire.Step{Key: w.key, World: w.world, State: wire.StepState_STEP_STATE_SEALED}), nil
+		return stepResp(w.step()), nil
 	case *wire.MetaRequest_ListParts:
 		reply := &wire.PartsReply{}
 		for rank := op.ListParts.After; rank < min(w.world, op.ListParts.After+op.ListParts.Limit); rank++ {
+			if !w.sealed(rank) {
+				continue
+			}
 			h := w.header(rank)
 			reply.Parts = append(reply.Parts, &wire.Part{Rank: rank, Digest: ckpt.PartDigest(h), Files: []*wire.PartFile{{
 				Inode: uint64(rank) + 1000, Name: fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, w.world), Size: w.size(h)}}})
 		}
-		last := op.ListParts.After + uint32(len(reply.Parts))
-		reply.More = last < w.world
+		reply.More = op.ListParts.After+op.ListParts.Limit < w.world
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Parts{Parts: reply}}, nil
 	}
 	return w.fakeCluster.Meta(ctx, req)

@@ -16,7 +16,7 @@ import (
 // then reads less than a hundredth of the index, and after the commit the step takes no more memory
 // than its chunks and 300 MB.
 func TestAStepOfManyRanks(t *testing.T) {
-	w := llama.Wide{Path: "/runs/wide", World: 100, Tensors: 100}
+	w := llama.Wide{Path: "/runs/wide", World: 260, Tensors: 40}
 	if testseed.Long() {
 		w.World, w.Tensors = 10_000, 1000
 	}

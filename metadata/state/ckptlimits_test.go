@@ -41,9 +41,12 @@ func TestManyRanks(t *testing.T) {
 		return c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: key}}})).GetStep().GetStep()
 	}
 	require.Equal(t, []uint32{3, 1090}, get().Missing)
+	s.checkedEarly(key)
 	seal(1090)
+	s.check()
 	step := seal(3)
 	require.Equal(t, wire.StepState_STEP_STATE_SEALED, step.State)
+	require.Equal(t, "attempt-1/step-7 epoch 1 attempts 1", s.run("a", words("lease")))
 	require.Empty(t, get().Missing)
 
 	blocks := sha256.New()
@@ -63,6 +66,18 @@ func TestManyRanks(t *testing.T) {
 		}
 	}
 	require.Less(t, perPart/world, 200)
+	s.check()
+}
+
+// checkedEarly leases the job that checks an open step, which cannot be committed yet. The job then fails,
+// and the next seal queues another.
+func (s *ckptScript) checkedEarly(key *wire.StepKey) {
+	s.check()
+	require.Equal(s.t, "attempt-1/step-7 epoch 1 attempts 1", s.run("a", words("lease")))
+	commit := &wire.CommitStep{Key: key, Job: s.job.GetId(), LeaseEpoch: s.job.GetLeaseEpoch()}
+	require.Equal(s.t, moraine.InvalidArgument.String(), kind(s.session("a").do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: commit}})))
+	s.run("a", words("finish error=bad final=yes"))
+	require.Equal(s.t, "ok: none", s.run("a", words("lease")))
 	s.check()
 }
 

@@ -107,6 +107,9 @@ func (w *adopting) checked(s *record.Step) (*refusal, error) {
 	if err := sealStep(t, s); err != nil {
 		return nil, err
 	}
+	if err := queueCheck(t, s); err != nil {
+		return nil, err
+	}
 	s.LastSeal = w.ClusterTime()
 	putStep(t, s)
 	w.Begin(record.AdoptJudge)

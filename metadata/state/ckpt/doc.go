@@ -3,8 +3,8 @@
 // checkpoint.
 //
 // A launch opens a run and starts an attempt. Each rank begins a step, writes its files and seals
-// its part. The last seal queues a COMMIT_STEP job. The mover that leases the job writes the index,
-// and CommitStep publishes the checkpoint by a rename. A step whose ranks are silent is aborted.
+// its part. The last seal queues a COMMIT_STEP job; of a step of many ranks, the first does. The mover
+// that leases the job writes the index, and CommitStep publishes the checkpoint by a rename. A step whose ranks are silent is aborted.
 package ckpt
 
 // The compiler inlines the methods of View.K only in packages that import keys themselves. Otherwise

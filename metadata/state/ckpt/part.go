@@ -50,7 +50,7 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 }
 
 // SealPart completes a rank's part and names its files in the step's directory. The last seal also
-// seals the step and queues the job that checks it. A retry of the same seal gets the same answer;
+// seals the step. It queues the job that checks the step, or the first seal does: see manyRanks. A retry of the same seal gets the same answer;
 // a different seal fails with Conflict.
 func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
@@ -111,6 +111,9 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 	}
+	if err := queueCheck(t, s); err != nil {
+		return nil, err
+	}
 	putStep(t, s)
 	stepChanged(t, id)
 	return stepReply(s), nil
@@ -159,8 +162,7 @@ func takeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 	return nil
 }
 
-// sealStep marks the step as sealed, after all ranks have sealed, and queues the job that checks
-// it. The caller writes the step.
+// sealStep marks the step as sealed, after all ranks have sealed. The caller writes the step.
 func sealStep(t *kvtx.Tx, s *record.Step) error {
 	h := sha256.New()
 	for n := range s.Blocks() {
@@ -172,6 +174,18 @@ func sealStep(t *kvtx.Tx, s *record.Step) error {
 	}
 	s.State, s.Digest = record.StepSealed, h.Sum(nil)
 	t.Del(t.K.OpenStep(s.Id))
+	return nil
+}
+
+// manyRanks is how many ranks a step has whose check begins with the first seal: the mover then
+// reads the headers while ranks still seal, and waits for the last.
+const manyRanks = 256
+
+// queueCheck queues the job that checks the step, if that is due. The caller writes the step.
+func queueCheck(t *kvtx.Tx, s *record.Step) error {
+	if s.Job != 0 || (s.State == record.StepOpen && s.World < manyRanks) {
+		return nil
+	}
 	var err error
 	s.Job, err = jobs.AddJob(t, jobs.JobSpec{
 		Kind: wire.JobKind_JOB_KIND_COMMIT_STEP, Subject: s.Id.String(), Step: s.Id, Total: uint64(s.World),

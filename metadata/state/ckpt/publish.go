@@ -64,13 +64,18 @@ func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// AbortUnjudged aborts the step of a job that ended without a result.
+// AbortUnjudged aborts the step of a job that ended without a result. If ranks still have to seal it,
+// another job checks it.
 func AbortUnjudged(t *kvtx.Tx, j *record.Job, reason string) error {
 	s, err := tree.StepRecord(&t.View, j.Step)
-	if err != nil || s == nil || s.State != record.StepSealed || s.Job != j.Id {
+	if err != nil || s == nil || s.Job != j.Id || (s.State != record.StepSealed && s.State != record.StepOpen) {
 		return err
 	}
 	s.Job = 0
+	if s.State == record.StepOpen {
+		putStep(t, s)
+		return nil
+	}
 	return abortStepRecord(t, s, reason)
 }
 
