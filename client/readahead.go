@@ -12,8 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
-// readahead fetches what a sequential reader will read next: a window of blocks that grows
-// while the pattern continues. Blocks lie at multiples of their size, which is that of a full
+// readahead fetches what sequential readers of a file will read next: a window of blocks that grows
+// while the pattern continues. It follows several readers at once, and one that looks elsewhere in
+// between (see place). Blocks lie at multiples of their size, which is that of a full
 // stripe of the usual scheme. The reason is the cost of lost chunks. A stripe read whole costs
 // as many chunks as it has data, while each lost chunk read alone costs as much as the whole. If
 // no memory is free, a readahead fetches nothing: it never waits. Safe for concurrent use.
@@ -29,8 +30,7 @@ type readahead struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex
-	next    int64 // offset at which a sequential reader would continue
-	streak  int   // consecutive reads that continued there
+	places  places
 	blocks  map[int64]*aheadBlock
 	closed  bool
 }
@@ -43,7 +43,8 @@ type aheadBlock struct {
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when err is set and the bytes are there
 	err    error
-	users  int // guarded by readahead.mu, like gone
+	owner  *place // it was fetched for this one; guarded by readahead.mu, like what follows
+	users  int
 	gone   bool
 }
 
@@ -62,7 +63,7 @@ func newReadahead(r *Reader) *readahead {
 	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // at least two blocks
 	block := chunk * max(1, min(stripeChunks, fits/chunk))
 	most := int(r.c.cfg.ReadaheadBytes / block)
-	return &readahead{r: r, block: block, most: max(most, 0), until: r.Size(), next: -1, blocks: map[int64]*aheadBlock{}}
+	return &readahead{r: r, block: block, most: max(most, 0), until: r.Size(), blocks: map[int64]*aheadBlock{}}
 }
 
 // read fills p, which lies within the file, from blocks that are fetched or being fetched, and
@@ -130,76 +131,10 @@ func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error 
 func (a *readahead) expect(off, until int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.until, a.next, a.streak = until, off, 1
+	a.until, a.places = until, places{{from: off, next: off, streak: 1}}
 }
 
 func (b *aheadBlock) end() int64 { return b.off + int64(len(b.buf.Bytes())) }
-
-// plan records a read and begins to fetch what follows it.
-func (a *readahead) plan(ctx context.Context, off, n int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if off != a.next {
-		a.streak = 0
-	} else {
-		a.streak++
-	}
-	a.next = off + n
-	for at, b := range a.blocks {
-		if b.end() <= off || a.streak == 0 && (at > a.next || b.end() <= off) {
-			a.drop(b)
-		}
-	}
-	if a.streak < 1 || a.closed {
-		return
-	}
-	window := min(a.most, 1<<min(a.streak, 20))
-	if a.isWide(n) {
-		window = min(window, aheadOfWide)
-	}
-	first := a.next / a.block * a.block
-	if first < a.next && a.blocks[first] == nil {
-		first += a.block // this read covers the block's beginning; the next one misses
-	}
-	for i := range window {
-		if !a.fetch(ctx, first+int64(i)*a.block) {
-			return
-		}
-	}
-}
-
-// fetch begins to fetch a block, unless it is there. It returns false at the end of the range,
-// or without memory. The caller holds the mutex.
-func (a *readahead) fetch(ctx context.Context, off int64) bool {
-	size := min(a.block, a.until-off)
-	if size <= 0 {
-		return false
-	}
-	if a.blocks[off] != nil {
-		return true
-	}
-	if !a.r.c.io.Ahead.TryAcquire(a.block) {
-		return false
-	}
-	buf := a.r.c.io.Pool.TryGet(int(size))
-	if buf == nil {
-		a.r.c.io.Ahead.Release(a.block)
-		return false
-	}
-	// The block outlives the read that began it, until Close at the latest.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	b := &aheadBlock{off: off, buf: buf, cancel: cancel, ready: make(chan struct{}), users: 1}
-	a.blocks[off] = b
-	a.running.Go(func() {
-		defer cancel()
-		b.err = a.r.read(ctx, buf.Bytes(), off)
-		close(b.ready)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.letGo(b)
-	})
-	return true
-}
 
 // hold returns the block that covers off, for the caller to use until take; nil if there is
 // none.
@@ -267,28 +202,6 @@ func (a *readahead) done(b *aheadBlock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.letGo(b)
-}
-
-// drop removes a block from the window. The caller holds the mutex.
-func (a *readahead) drop(b *aheadBlock) {
-	if a.blocks[b.off] == b {
-		delete(a.blocks, b.off)
-	}
-	if !b.gone {
-		b.gone = true
-		b.cancel()
-		b.users++
-		a.letGo(b)
-	}
-}
-
-// letGo ends one use of a block. The caller holds the mutex.
-func (a *readahead) letGo(b *aheadBlock) {
-	b.users--
-	if b.users == 0 && b.gone {
-		b.buf.Release()
-		a.r.c.io.Ahead.Release(a.block)
-	}
 }
 
 // close drops all blocks and waits for running fetches.

@@ -107,6 +107,7 @@ func (h *Host) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunk
 		return nil, nil, nil, h.failed("get", moraine.Corrupt)
 	}
 	data := ch.Data[req.GetOffset():][:req.GetLength()]
+	h.counts.Gets++
 	h.counts.GetBytes += int64(len(data))
 	reply := &wire.GetChunkReply{Version: ch.Version, Crc: ch.CRC, PayloadCrc: crc.Sum(data), ChunkLength: uint64(len(ch.Data))}
 	if h.faults.Rotten && !req.GetVerify() {

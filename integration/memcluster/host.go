@@ -42,6 +42,7 @@ type Host struct {
 // Counts counts what a host served.
 type Counts struct {
 	Puts     int
+	Gets     int64 // of chunks
 	GetBytes int64
 }
 

@@ -44,6 +44,10 @@ type Request struct {
 	Create    *fileproto.Create    `json:"create,omitempty"`
 	Append    *fileproto.Append    `json:"append,omitempty"`
 	Commit    *fileproto.Commit    `json:"commit,omitempty"`
+	Mkdir     *fileproto.Mkdir     `json:"mkdir,omitempty"`
+	Remove    *fileproto.Remove    `json:"remove,omitempty"`
+	Rename    *fileproto.Rename    `json:"rename,omitempty"`
+	Clone     *fileproto.Clone     `json:"clone,omitempty"`
 }
 
 // Reply is a message from the agent: an error, or the field of the request's name.
@@ -71,6 +75,10 @@ type Reply struct {
 	Create    *fileproto.CreateReply    `json:"create,omitempty"`
 	Append    *fileproto.AppendReply    `json:"append,omitempty"`
 	Commit    *fileproto.Entry          `json:"commit,omitempty"`
+	Mkdir     *fileproto.Entry          `json:"mkdir,omitempty"`
+	Remove    *fileproto.RemoveReply    `json:"remove,omitempty"`
+	Rename    *fileproto.RenameReply    `json:"rename,omitempty"`
+	Clone     *fileproto.Entry          `json:"clone,omitempty"`
 }
 
 // Error is why a request failed. Kind is the text of a moraine.Kind.

@@ -69,6 +69,14 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Reply{Append: &fileproto.AppendReply{Bytes: 12288}},
 		agentproto.Request{Commit: &fileproto.Commit{}},
 		agentproto.Reply{Commit: &fileproto.Entry{Name: "a", Type: fileproto.File, Bytes: 12288, Modified: 1700000000000000000, Version: "2b-1"}},
+		agentproto.Request{Mkdir: &fileproto.Mkdir{Path: "/data/b", Parents: true, Exclusive: true}},
+		agentproto.Reply{Mkdir: &fileproto.Entry{Name: "b", Type: fileproto.Directory, Modified: 1700000000000000000, Version: "2c-1"}},
+		agentproto.Request{Clone: &fileproto.Clone{From: "/data/a", To: "/data/b/a", Exclusive: true, Parents: true}},
+		agentproto.Reply{Clone: &fileproto.Entry{Name: "a", Type: fileproto.File, Bytes: 12288, Modified: 1700000000000000000, Version: "2d-1"}},
+		agentproto.Request{Rename: &fileproto.Rename{From: "/data/b/a", To: "/data/c", Exclusive: true}},
+		agentproto.Reply{Rename: &fileproto.RenameReply{}},
+		agentproto.Request{Remove: &fileproto.Remove{Path: "/data/b", Tree: true}},
+		agentproto.Reply{Remove: &fileproto.RemoveReply{}},
 		agentproto.Reply{Error: agentproto.ErrorOf(&moraine.Error{Op: "agent.Begin", Kind: moraine.Busy})},
 	}
 	var got bytes.Buffer

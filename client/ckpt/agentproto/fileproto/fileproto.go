@@ -1,7 +1,8 @@
 // Package fileproto has the messages of package agentproto that are about files.
 //
 // One path through it: Create brings the descriptor of a slot -> the peer fills it -> Append writes
-// it, as often as needed -> Commit gives the file its name. FetchFile reads.
+// it, as often as needed -> Commit gives the file its name. FetchFile reads. Mkdir, Rename, Clone and
+// Remove change names.
 package fileproto
 
 // Stat describes a file or directory; it follows links.
@@ -95,3 +96,48 @@ type AppendReply struct {
 
 // Commit gives the file its name, whole. From its reply on the file is at level nvme.
 type Commit struct{}
+
+// Mkdir makes a directory.
+type Mkdir struct {
+	Path string `json:"path"`
+	// Parents makes the directories above it that are missing.
+	Parents bool `json:"parents,omitempty"`
+	// Exclusive fails with Exists where the name is taken. Otherwise a directory of that name is no
+	// error.
+	Exclusive bool `json:"exclusive,omitempty"`
+}
+
+// Remove removes a file, a link or an empty directory.
+type Remove struct {
+	Path string `json:"path"`
+	// Tree removes a directory with all that is below it. It fails with Immutable where that has
+	// committed steps.
+	Tree bool `json:"tree,omitempty"`
+}
+
+// RemoveReply says that the name is gone.
+type RemoveReply struct{}
+
+// Rename gives an entry another name, at once. A file replaces a file, and a directory an empty
+// one.
+type Rename struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Exclusive fails with Exists where the new name is taken.
+	Exclusive bool `json:"exclusive,omitempty"`
+}
+
+// RenameReply says that the entry has the new name.
+type RenameReply struct{}
+
+// Clone makes a file that shares the bytes of another one: none moves. It fails with CrossTenant
+// where the two would belong to different tenants.
+type Clone struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Exclusive fails with Exists where the new name is taken. Otherwise a file of that name is
+	// replaced.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Parents makes the directories that are missing.
+	Parents bool `json:"parents,omitempty"`
+}
