@@ -190,10 +190,10 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		reply.Progress, err = c.a.progress(c.uid, req.Progress)
 	case req.Status != nil:
 		reply.Status = c.status()
-	case req.Stat != nil || req.List != nil || req.FetchFile != nil || req.Create != nil || req.Append != nil || req.Commit != nil:
+	case aboutFiles(req):
 		file, err = c.serveFile(ctx, req, reply)
 	default:
-		err = &moraine.Error{Op: "agent", Kind: moraine.Unimplemented, Err: errors.New("this agent does not know the request")}
+		err = &moraine.Error{Op: "agent", Kind: moraine.Unimplemented, Err: errors.New("this agent does not know the request: it may be older than the trainer's package")}
 	}
 	if err != nil {
 		return &agentproto.Reply{Error: agentproto.ErrorOf(err)}, nil

@@ -95,6 +95,12 @@ func (f *files) abort(p *pool) {
 	}
 }
 
+// aboutFiles reports whether serveFile has a request.
+func aboutFiles(req *agentproto.Request) bool {
+	return req.Stat != nil || req.List != nil || req.FetchFile != nil || req.Create != nil || req.Append != nil || req.Commit != nil ||
+		req.Mkdir != nil || req.Remove != nil || req.Rename != nil || req.Clone != nil
+}
+
 // serveFile serves a request about files. file is the descriptor that goes with the reply.
 func (c *conn) serveFile(ctx context.Context, req *agentproto.Request, reply *agentproto.Reply) (file *os.File, err error) {
 	fc, err := c.a.source.client(c.a.work, c.a.deps.Connect)
@@ -114,6 +120,14 @@ func (c *conn) serveFile(ctx context.Context, req *agentproto.Request, reply *ag
 		reply.Append, err = c.append(req.Append)
 	case req.Commit != nil:
 		reply.Commit, err = c.commit(ctx, fc)
+	case req.Mkdir != nil:
+		reply.Mkdir, err = c.mkdir(ctx, fc, req.Mkdir)
+	case req.Remove != nil:
+		reply.Remove, err = remove(ctx, fc, req.Remove)
+	case req.Rename != nil:
+		reply.Rename, err = rename(ctx, fc, req.Rename)
+	case req.Clone != nil:
+		reply.Clone, err = c.clone(ctx, fc, req.Clone)
 	}
 	return file, err
 }
@@ -202,7 +216,7 @@ func (c *conn) create(ctx context.Context, fc *client.Client, req *fileproto.Cre
 	f := &c.files
 	f.abort(c.a.pool)
 	if req.Parents {
-		if _, err := fc.MkdirAll(ctx, path.Dir(path.Clean("/"+req.Path)), 0o755); err != nil {
+		if err := c.makeParents(ctx, fc, req.Path); err != nil {
 			return nil, nil, err
 		}
 	}
