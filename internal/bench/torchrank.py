@@ -154,7 +154,7 @@ def moraine_load(rank, step, _, agent):
     with checkpoint.Run(config["run"], rank.rank, config["world"], read_only=True, agent=agent) as run:
         reader = StorageReader(run, step=step)
         dcp.load(rank.state, storage_reader=reader)
-        return reader._open.from_node
+        return reader.checkpoint.from_node
 
 
 SAVES = {"torch": torch_save, "dcp": dcp_save, "dcp-async": dcp_async_save, "moraine": moraine_save}

@@ -96,8 +96,9 @@ def load_steps(rank, world, path):
             check(state, step, rank)
         state = blank_of(world)
         reader = StorageReader(r, batch_bytes=100)  # tensors come in pieces
+        assert reader.checkpoint is None
         dcp.load(state, storage_reader=reader)
-        assert reader.step == 2
+        assert reader.step == reader.checkpoint.step == 2 and reader.checkpoint.from_node >= 0
         check(state, 2, rank)
 
 

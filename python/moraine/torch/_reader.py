@@ -49,7 +49,7 @@ class StorageReader(_StorageReader):
         self.run, self.step = run, step
         self._batch_bytes = max(batch_bytes, 1)
         self._load_id = str(uuid.uuid4())
-        self._open: Checkpoint | None = None
+        self._opened: Checkpoint | None = None
         self._metadata: Metadata | None = None
         self._objects: dict[str, tuple[int, int, int]] = {}  # rank, place and length by name
         self._blobs: dict[int, bytes] = {}  # by rank
@@ -58,6 +58,11 @@ class StorageReader(_StorageReader):
     def checkpoint_id(self) -> str | None:
         """The name of the step in logs; None while it is not known."""
         return None if self.step is None else f"moraine://{self.run.path}/step-{self.step}"
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The step that the last load has opened; None before. It says how many bytes came from the memory of the node."""
+        return self._opened
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
@@ -75,7 +80,7 @@ class StorageReader(_StorageReader):
     def read_metadata(self, *args: Any) -> Metadata:
         """Open the step and return its metadata. Raises NotFound if there is none."""
         fix = self.step is None and not self.run._start["read_only"]
-        self._open = step = self.run.open(self.step, fix=fix)
+        self._opened = step = self.run.open(self.step, fix=fix)
         self.step, self._blobs, self._objects = step.step, {}, {}
         ranks = sorted(rank for rank, name in step.blobs if name == _metadata.METADATA)
         parts = [_metadata.decode(data) for data in step.read_blobs([(rank, _metadata.METADATA) for rank in ranks])]
@@ -116,9 +121,9 @@ class StorageReader(_StorageReader):
         return done
 
     def _step(self) -> Checkpoint:
-        if self._open is None:
+        if self._opened is None:
             raise errors.InvalidArgument("read_metadata comes first")
-        return self._open
+        return self._opened
 
     def _object(self, name: str) -> bytes:
         if name not in self._objects:
