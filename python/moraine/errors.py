@@ -37,6 +37,30 @@ class IsADirectory(MoraineError):
     kind = "is a directory"
 
 
+class NotEmpty(MoraineError):
+    """The directory has entries."""
+
+    kind = "directory not empty"
+
+
+class ReadOnly(MoraineError):
+    """The agent's certificate allows no writes."""
+
+    kind = "read only"
+
+
+class CrossTenant(MoraineError):
+    """A file cannot be moved from one tenant to another: copy its bytes."""
+
+    kind = "crosses tenants"
+
+
+class NameTooLong(MoraineError):
+    """A name or a path is past its bound."""
+
+    kind = "name too long"
+
+
 class Immutable(MoraineError):
     """The file belongs to a committed step, which nobody can change."""
 

@@ -33,8 +33,9 @@ def data(n, seed=1):
 def test_the_protocol_is_known_after_the_installation():
     assert fsspec.get_filesystem_class("moraine") is MoraineFileSystem
     assert fsspec.url_to_fs("moraine:///data/a")[1] == "/data/a"
+    assert fsspec.url_to_fs("moraine://data//a/")[1] == "/data/a"
     with pytest.raises(ValueError, match="moraine:///data/a"):
-        fsspec.url_to_fs("moraine://data/a")
+        fsspec.url_to_fs("moraine://host1:7400,host2/data/a")
 
 
 def test_files_are_written_listed_and_read(fs, folder):
