@@ -1,5 +1,6 @@
 """Tests of moraine.fsspec: names, copies, pickles and errors. See test_checkpoint."""
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -11,6 +12,7 @@ import uuid
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
 from moraine import checkpoint, errors
 
@@ -158,6 +160,13 @@ def test_threads_share_a_file_system(fs, folder):
     for t in threads:
         t.join()
     assert got == want
+
+    async def read():
+        """As zarr does, in one event loop."""
+        afs = AsyncFileSystemWrapper(fs)
+        return await asyncio.gather(*(afs._cat_file(f"{folder}/{i}") for i in want))
+
+    assert dict(zip(want, asyncio.run(read()), strict=True)) == want
 
 
 def test_a_checksum_is_the_same_in_each_process(fs, folder):
