@@ -2,6 +2,7 @@ package metadata_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -26,7 +27,7 @@ import (
 // its own, half of them in each entry. This is every replica's work for each command, without
 // network and service. cpu-us/op is the CPU time of the whole process.
 func BenchmarkApply(b *testing.B) {
-	for _, what := range []string{"create", "rename", "unlink", "commit"} {
+	for _, what := range []string{"create", "rename", "unlink", "commit", "claim", "claim-same"} {
 		b.Run(what, func(b *testing.B) { benchApply(b, what) })
 	}
 }
@@ -70,6 +71,10 @@ func benchApply(b *testing.B, what string) {
 	case "commit":
 		files := a.files(len(names))
 		each(&measured, func(s, n int) *wire.MetaRequest { return a.commit(s, n, files[s]) })
+	case "claim", "claim-same": // as many groups as a rank may have, which no other rank has, or each
+		a.openRun()
+		each(&before, a.begin)
+		each(&measured, func(s, n int) *wire.MetaRequest { return a.claim(s, n, what == "claim") })
 	}
 	a.apply(before)
 	entries := a.encode(measured)
@@ -81,6 +86,11 @@ func benchApply(b *testing.B, what string) {
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(processTime(b)-cpu)/1e3/float64(len(measured)), "cpu-us/op")
+	bytes := 0
+	for _, e := range entries {
+		bytes += len(e)
+	}
+	b.ReportMetric(float64(bytes)/float64(len(measured)), "log-B/op")
 }
 
 // threadTime returns the CPU time of this thread.
@@ -105,6 +115,7 @@ type applier struct {
 	sessions []uint64
 	numbers  []uint64
 	dirs     []uint64
+	run      uint64 // of openRun
 	devices  []uint32
 	grants   [applySessions][]uint64 // first stripes of each session's
 	// note, if set, receives how long applying an entry took.
@@ -229,6 +240,36 @@ func (a *applier) commit(session, n int, inode uint64) *wire.MetaRequest {
 	}
 	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: inode, Stripes: []*wire.Stripe{s},
 		Extents: []*wire.Extent{{Length: moraine.BlockSize, Stripe: id}}, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe)}}}
+}
+
+// openRun makes a run, which all sessions join.
+func (a *applier) openRun() {
+	for s := range applySessions {
+		r := a.command(a.of(a.request(s, &wire.MetaRequest{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{Parent: a.dirs[0], Name: "run", Launch: "one"}}})))
+		a.run = r.GetRun().GetRun().GetId()
+	}
+}
+
+// begin begins a rank's part of step n: each session is a rank.
+func (a *applier) begin(session, n int) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{Key: a.step(n), Rank: uint32(session), World: applySessions}}}
+}
+
+func (a *applier) step(n int) *wire.StepKey {
+	return &wire.StepKey{Run: a.run, Attempt: 1, Step: uint64(n)}
+}
+
+// claim claims the groups of a rank, of its own or those of all ranks.
+func (a *applier) claim(session, n int, own bool) *wire.MetaRequest {
+	op := &wire.ClaimSlices{Key: a.step(n), Rank: uint32(session)}
+	if !own {
+		session = 0
+	}
+	for g := range wire.MaxClaims {
+		id := sha256.Sum256(fmt.Append(nil, g, session))
+		op.Groups = append(op.Groups, id[:wire.ClaimBytes])
+	}
+	return &wire.MetaRequest{Op: &wire.MetaRequest_ClaimSlices{ClaimSlices: op}}
 }
 
 // command applies one command in an entry of its own.

@@ -16,11 +16,19 @@ var checkpoint = []string{
 	"a fix attempt=1",
 	"a begin step=1/10 rank=0 world=2 timeout=60000",
 	"b begin step=1/10 rank=1 world=2",
+	"a claim step=1/10 rank=0 groups=same,a",
+	"b claim step=1/10 rank=1 groups=b,same",
 	"a seal step=1/10 rank=0 digest=x",
 	"b seal step=1/10 rank=1 digest=y",
 	"m lease",
 	"m commit step=1/10",
 	"m finish",
+}
+
+// claimed has the answers to the claims: rank 0 was the first with the group that both have.
+var claimed = map[string]string{
+	"a claim step=1/10 rank=0 groups=same,a": "ranks [0 0]",
+	"b claim step=1/10 rank=1 groups=b,same": "ranks [1 0]",
 }
 
 // TestCheckpointFaults injects one fault after each request of a save. A retried request, as after
@@ -48,19 +56,22 @@ func TestCheckpointFaults(t *testing.T) {
 				return
 			}
 			op := &wire.MetaRequest{Op: s.last.Op}
-			s.lastBy.send(s.lastBy.request(op))
+			again := s.show(s.lastBy.send(s.lastBy.request(op)).Response)
+			if want := claimed[line]; want != "" && again != want {
+				s.t.Errorf("%s: again %q, want %q", line, again, want)
+			}
 		}, always},
-		{"rank 0's session ends", func(s *ckptScript, _ string) { s.run("expire", words("a")) }, func(after int) bool { return after >= 6 }},
+		{"rank 0's session ends", func(s *ckptScript, _ string) { s.run("expire", words("a")) }, func(after int) bool { return after >= 8 }},
 		{"rank 1's session ends", func(s *ckptScript, _ string) {
 			if s.sessions["b"] != nil {
 				s.run("expire", words("b"))
 			}
-		}, func(after int) bool { return after < 2 || after >= 7 }},
-		{"another attempt takes over", func(s *ckptScript, _ string) { s.run("z", words("open r launch=Z takeover=1")) }, func(after int) bool { return after >= 7 }},
+		}, func(after int) bool { return after < 2 || after >= 9 }},
+		{"another attempt takes over", func(s *ckptScript, _ string) { s.run("z", words("open r launch=Z takeover=1")) }, func(after int) bool { return after >= 9 }},
 		{"time passes without a seal", func(s *ckptScript, _ string) {
 			s.run("tick", words("60000"))
 			s.run("silent", nil)
-		}, func(after int) bool { return after < 4 || after >= 7 }},
+		}, func(after int) bool { return after < 4 || after >= 9 }},
 		{"the worker falls silent", func(s *ckptScript, _ string) {
 			s.run("tick", words("15001"))
 			s.run("w", words("lease"))
@@ -75,7 +86,7 @@ func TestCheckpointFaults(t *testing.T) {
 			if s.sessions["a"] != nil {
 				s.run("a", words("abort step=1/10"))
 			}
-		}, func(after int) bool { return after < 4 || after >= 9 }},
+		}, func(after int) bool { return after < 4 || after >= 11 }},
 	}
 	for _, f := range faults {
 		for after := 1; after <= len(checkpoint); after++ {
@@ -84,7 +95,10 @@ func TestCheckpointFaults(t *testing.T) {
 				for n, line := range checkpoint {
 					who, rest, _ := strings.Cut(line, " ")
 					s.last = nil
-					s.run(who, words(rest))
+					out := s.run(who, words(rest))
+					if want := claimed[line]; want != "" && n < after && out != want {
+						t.Errorf("%s: %s, want %s", line, out, want)
+					}
 					if n+1 == after {
 						f.fail(s, line)
 					}
@@ -112,8 +126,7 @@ func (s *ckptScript) wholeOrNothing(saved bool) {
 		if links := s.links(); links != "nothing" {
 			s.t.Errorf("left behind: %s", links)
 		}
-		s.run("run", nil)
-		s.check()
+		s.gone()
 		return
 	}
 	for _, name := range []string{"part-0", "part-1", "index"} {
@@ -123,6 +136,19 @@ func (s *ckptScript) wholeOrNothing(saved bool) {
 			}
 		}
 	}
+	s.gone()
+}
+
+// gone ends a step that is still open, and checks that the leader's jobs then leave no claim.
+func (s *ckptScript) gone() {
+	s.t.Helper()
+	s.run("tick", words("700000"))
+	s.run("silent", nil)
+	s.run("run", nil)
+	if n := s.claims(); n > 0 {
+		s.t.Errorf("%d claims are left", n)
+	}
+	s.check()
 }
 
 // replays applies the whole log to an empty store and compares the bytes.

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -89,6 +90,8 @@ func (s *ckptScript) run(who string, w map[string]string) string {
 		return s.leaderJobs()
 	case "links":
 		return s.links()
+	case "claims":
+		return fmt.Sprintf("%d claims", s.claims())
 	case "retain":
 		return s.retain()
 	case "again":
@@ -118,6 +121,13 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 			op.Files = []*wire.PartFile{s.file(c, fmt.Sprintf("part-%d%s", rank, w["suffix"]), 100)}
 		}
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SealPart{SealPart: op}}
+	case "claim":
+		op := &wire.ClaimSlices{Key: s.key(w), Rank: rank}
+		for _, g := range strings.FieldsFunc(w["groups"], comma) {
+			id := sha256.Sum256([]byte(g))
+			op.Groups = append(op.Groups, id[:wire.ClaimBytes-len(w["short"])])
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_ClaimSlices{ClaimSlices: op}}
 	case "quota":
 		return &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: s.run1, Bytes: num(arg)}}}
 	case "lease":
@@ -266,6 +276,8 @@ func (s *ckptScript) show(resp *wire.MetaResponse) string {
 	case resp.GetRun() != nil:
 		s.run1 = resp.GetRun().GetRun().GetId()
 		return fmt.Sprintf("attempt %d of %s", resp.GetRun().Attempt, showRun(resp.GetRun().Run))
+	case resp.GetClaims() != nil:
+		return fmt.Sprintf("ranks %d", resp.GetClaims().GetRanks())
 	case resp.GetStep() != nil:
 		st := resp.GetStep().Step
 		out := fmt.Sprintf("%d/%d %s %d of %d", st.Key.Attempt, st.Key.Step, stepState(st), st.Sealed, st.World)
@@ -284,6 +296,16 @@ func (s *ckptScript) show(resp *wire.MetaResponse) string {
 		return out
 	}
 	return "ok"
+}
+
+// claims counts the claims of all steps.
+func (s *ckptScript) claims() (n int) {
+	for _, p := range s.kv.Pairs() {
+		if p.Key[2] == record.TabClaim {
+			n++
+		}
+	}
+	return n
 }
 
 // links shows what is in the run's directory.

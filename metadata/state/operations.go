@@ -78,6 +78,7 @@ var handlers = checked([]handler{
 	108: {mutate: mutating((*wire.MetaRequest).GetResolveStep, ckpt.ResolveStep), read: reading((*wire.MetaRequest).GetResolveStep, ckpt.ReadResolve)},
 	109: {mutate: mutating((*wire.MetaRequest).GetRemoveStep, ckpt.RemoveStep)},
 	110: {read: reading((*wire.MetaRequest).GetListParts, ckpt.ReadParts)},
+	112: {mutate: mutating((*wire.MetaRequest).GetClaimSlices, ckpt.ClaimSlices)},
 	720: {mutate: mutating((*wire.MetaRequest).GetMarkStep, ckpt.MarkStep)},
 	740: {mutate: mutating((*wire.MetaRequest).GetAdoptStep, ckpt.AdoptStep)},
 	680: {mutate: mutating((*wire.MetaRequest).GetLeaseStep, ckpt.LeaseStep)},

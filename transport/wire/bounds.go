@@ -10,6 +10,10 @@ const (
 	// LeastPacked is how many files are put into one stripe if they are too small
 	// for a coded one.
 	LeastPacked = 8
+	// MaxClaims is how many groups of slices a rank may claim in a step, and ClaimBytes the length of
+	// what names a group.
+	MaxClaims  = 16
+	ClaimBytes = 16
 	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )

@@ -1274,6 +1274,114 @@ func (x *PartFile) GetSize() uint64 {
 	return 0
 }
 
+// ClaimSlices asks which rank of an open step stores some groups of slices: the first one that
+// claims a group. Another rank with the same group leaves it out of its part. The reply is the same
+// for every later request of the step. A rank claims before it seals, and only in the session that
+// has begun it.
+type ClaimSlices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	Groups        [][]byte               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"` // 16 bytes each, of the slices and their bytes; at most MaxClaims of package wire
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimSlices) Reset() {
+	*x = ClaimSlices{}
+	mi := &file_checkpoint_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimSlices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimSlices) ProtoMessage() {}
+
+func (x *ClaimSlices) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimSlices.ProtoReflect.Descriptor instead.
+func (*ClaimSlices) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ClaimSlices) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ClaimSlices) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *ClaimSlices) GetGroups() [][]byte {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+type ClaimsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ranks         []uint32               `protobuf:"varint,1,rep,packed,name=ranks,proto3" json:"ranks,omitempty"` // one for each group
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimsReply) Reset() {
+	*x = ClaimsReply{}
+	mi := &file_checkpoint_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimsReply) ProtoMessage() {}
+
+func (x *ClaimsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_checkpoint_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimsReply.ProtoReflect.Descriptor instead.
+func (*ClaimsReply) Descriptor() ([]byte, []int) {
+	return file_checkpoint_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ClaimsReply) GetRanks() []uint32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
 type ListParts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1285,7 +1393,7 @@ type ListParts struct {
 
 func (x *ListParts) Reset() {
 	*x = ListParts{}
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1405,7 @@ func (x *ListParts) String() string {
 func (*ListParts) ProtoMessage() {}
 
 func (x *ListParts) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[14]
+	mi := &file_checkpoint_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1418,7 @@ func (x *ListParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListParts.ProtoReflect.Descriptor instead.
 func (*ListParts) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{14}
+	return file_checkpoint_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListParts) GetKey() *StepKey {
@@ -1345,7 +1453,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1465,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[15]
+	mi := &file_checkpoint_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1478,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{15}
+	return file_checkpoint_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Part) GetRank() uint32 {
@@ -1404,7 +1512,7 @@ type PartsReply struct {
 
 func (x *PartsReply) Reset() {
 	*x = PartsReply{}
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1524,7 @@ func (x *PartsReply) String() string {
 func (*PartsReply) ProtoMessage() {}
 
 func (x *PartsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[16]
+	mi := &file_checkpoint_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1537,7 @@ func (x *PartsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartsReply.ProtoReflect.Descriptor instead.
 func (*PartsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{16}
+	return file_checkpoint_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PartsReply) GetParts() []*Part {
@@ -1457,7 +1565,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1577,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[17]
+	mi := &file_checkpoint_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1590,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{17}
+	return file_checkpoint_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetStep) GetKey() *StepKey {
@@ -1521,7 +1629,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1641,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[18]
+	mi := &file_checkpoint_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1654,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{18}
+	return file_checkpoint_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CommitStep) GetKey() *StepKey {
@@ -1594,7 +1702,7 @@ type AbortStep struct {
 
 func (x *AbortStep) Reset() {
 	*x = AbortStep{}
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1714,7 @@ func (x *AbortStep) String() string {
 func (*AbortStep) ProtoMessage() {}
 
 func (x *AbortStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[19]
+	mi := &file_checkpoint_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1727,7 @@ func (x *AbortStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortStep.ProtoReflect.Descriptor instead.
 func (*AbortStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{19}
+	return file_checkpoint_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AbortStep) GetKey() *StepKey {
@@ -1647,7 +1755,7 @@ type ListRuns struct {
 
 func (x *ListRuns) Reset() {
 	*x = ListRuns{}
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1767,7 @@ func (x *ListRuns) String() string {
 func (*ListRuns) ProtoMessage() {}
 
 func (x *ListRuns) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[20]
+	mi := &file_checkpoint_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1780,7 @@ func (x *ListRuns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRuns.ProtoReflect.Descriptor instead.
 func (*ListRuns) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{20}
+	return file_checkpoint_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRuns) GetParent() uint64 {
@@ -1706,7 +1814,7 @@ type RunsReply struct {
 
 func (x *RunsReply) Reset() {
 	*x = RunsReply{}
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1826,7 @@ func (x *RunsReply) String() string {
 func (*RunsReply) ProtoMessage() {}
 
 func (x *RunsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[21]
+	mi := &file_checkpoint_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1839,7 @@ func (x *RunsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunsReply.ProtoReflect.Descriptor instead.
 func (*RunsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{21}
+	return file_checkpoint_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RunsReply) GetRuns() []*Run {
@@ -1761,7 +1869,7 @@ type ListSteps struct {
 
 func (x *ListSteps) Reset() {
 	*x = ListSteps{}
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1881,7 @@ func (x *ListSteps) String() string {
 func (*ListSteps) ProtoMessage() {}
 
 func (x *ListSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[22]
+	mi := &file_checkpoint_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1894,7 @@ func (x *ListSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSteps.ProtoReflect.Descriptor instead.
 func (*ListSteps) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{22}
+	return file_checkpoint_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListSteps) GetRun() uint64 {
@@ -1834,7 +1942,7 @@ type StepsReply struct {
 
 func (x *StepsReply) Reset() {
 	*x = StepsReply{}
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1954,7 @@ func (x *StepsReply) String() string {
 func (*StepsReply) ProtoMessage() {}
 
 func (x *StepsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[23]
+	mi := &file_checkpoint_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +1967,7 @@ func (x *StepsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepsReply.ProtoReflect.Descriptor instead.
 func (*StepsReply) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{23}
+	return file_checkpoint_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StepsReply) GetSteps() []*Step {
@@ -1895,7 +2003,7 @@ type ResolveStep struct {
 
 func (x *ResolveStep) Reset() {
 	*x = ResolveStep{}
-	mi := &file_checkpoint_proto_msgTypes[24]
+	mi := &file_checkpoint_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2015,7 @@ func (x *ResolveStep) String() string {
 func (*ResolveStep) ProtoMessage() {}
 
 func (x *ResolveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[24]
+	mi := &file_checkpoint_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2028,7 @@ func (x *ResolveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveStep.ProtoReflect.Descriptor instead.
 func (*ResolveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{24}
+	return file_checkpoint_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResolveStep) GetRun() uint64 {
@@ -1998,7 +2106,7 @@ type RemoveStep struct {
 
 func (x *RemoveStep) Reset() {
 	*x = RemoveStep{}
-	mi := &file_checkpoint_proto_msgTypes[25]
+	mi := &file_checkpoint_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2118,7 @@ func (x *RemoveStep) String() string {
 func (*RemoveStep) ProtoMessage() {}
 
 func (x *RemoveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[25]
+	mi := &file_checkpoint_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2131,7 @@ func (x *RemoveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveStep.ProtoReflect.Descriptor instead.
 func (*RemoveStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{25}
+	return file_checkpoint_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RemoveStep) GetKey() *StepKey {
@@ -2051,7 +2159,7 @@ type LeaseStep struct {
 
 func (x *LeaseStep) Reset() {
 	*x = LeaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[26]
+	mi := &file_checkpoint_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2171,7 @@ func (x *LeaseStep) String() string {
 func (*LeaseStep) ProtoMessage() {}
 
 func (x *LeaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[26]
+	mi := &file_checkpoint_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2184,7 @@ func (x *LeaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStep.ProtoReflect.Descriptor instead.
 func (*LeaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{26}
+	return file_checkpoint_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LeaseStep) GetKey() *StepKey {
@@ -2096,7 +2204,7 @@ type ReleaseStep struct {
 
 func (x *ReleaseStep) Reset() {
 	*x = ReleaseStep{}
-	mi := &file_checkpoint_proto_msgTypes[27]
+	mi := &file_checkpoint_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2216,7 @@ func (x *ReleaseStep) String() string {
 func (*ReleaseStep) ProtoMessage() {}
 
 func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_checkpoint_proto_msgTypes[27]
+	mi := &file_checkpoint_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2229,7 @@ func (x *ReleaseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStep.ProtoReflect.Descriptor instead.
 func (*ReleaseStep) Descriptor() ([]byte, []int) {
-	return file_checkpoint_proto_rawDescGZIP(), []int{27}
+	return file_checkpoint_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReleaseStep) GetKey() *StepKey {
@@ -2232,7 +2340,13 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03crc\x18\x03 \x01(\aR\x03crc\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x04R\x04size\"`\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\"b\n" +
+	"\vClaimSlices\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06groups\x18\x03 \x03(\fR\x06groups\"#\n" +
+	"\vClaimsReply\x12\x14\n" +
+	"\x05ranks\x18\x01 \x03(\rR\x05ranks\"`\n" +
 	"\tListParts\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\rR\x05after\x12\x14\n" +
@@ -2324,7 +2438,7 @@ func file_checkpoint_proto_rawDescGZIP() []byte {
 }
 
 var file_checkpoint_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_checkpoint_proto_goTypes = []any{
 	(StepState)(0),        // 0: moraine.wire.StepState
 	(StepMark)(0),         // 1: moraine.wire.StepMark
@@ -2342,21 +2456,23 @@ var file_checkpoint_proto_goTypes = []any{
 	(*StepReply)(nil),     // 13: moraine.wire.StepReply
 	(*SealPart)(nil),      // 14: moraine.wire.SealPart
 	(*PartFile)(nil),      // 15: moraine.wire.PartFile
-	(*ListParts)(nil),     // 16: moraine.wire.ListParts
-	(*Part)(nil),          // 17: moraine.wire.Part
-	(*PartsReply)(nil),    // 18: moraine.wire.PartsReply
-	(*GetStep)(nil),       // 19: moraine.wire.GetStep
-	(*CommitStep)(nil),    // 20: moraine.wire.CommitStep
-	(*AbortStep)(nil),     // 21: moraine.wire.AbortStep
-	(*ListRuns)(nil),      // 22: moraine.wire.ListRuns
-	(*RunsReply)(nil),     // 23: moraine.wire.RunsReply
-	(*ListSteps)(nil),     // 24: moraine.wire.ListSteps
-	(*StepsReply)(nil),    // 25: moraine.wire.StepsReply
-	(*ResolveStep)(nil),   // 26: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),    // 27: moraine.wire.RemoveStep
-	(*LeaseStep)(nil),     // 28: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),   // 29: moraine.wire.ReleaseStep
-	(CheckpointFormat)(0), // 30: moraine.wire.CheckpointFormat
+	(*ClaimSlices)(nil),   // 16: moraine.wire.ClaimSlices
+	(*ClaimsReply)(nil),   // 17: moraine.wire.ClaimsReply
+	(*ListParts)(nil),     // 18: moraine.wire.ListParts
+	(*Part)(nil),          // 19: moraine.wire.Part
+	(*PartsReply)(nil),    // 20: moraine.wire.PartsReply
+	(*GetStep)(nil),       // 21: moraine.wire.GetStep
+	(*CommitStep)(nil),    // 22: moraine.wire.CommitStep
+	(*AbortStep)(nil),     // 23: moraine.wire.AbortStep
+	(*ListRuns)(nil),      // 24: moraine.wire.ListRuns
+	(*RunsReply)(nil),     // 25: moraine.wire.RunsReply
+	(*ListSteps)(nil),     // 26: moraine.wire.ListSteps
+	(*StepsReply)(nil),    // 27: moraine.wire.StepsReply
+	(*ResolveStep)(nil),   // 28: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),    // 29: moraine.wire.RemoveStep
+	(*LeaseStep)(nil),     // 30: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),   // 31: moraine.wire.ReleaseStep
+	(CheckpointFormat)(0), // 32: moraine.wire.CheckpointFormat
 }
 var file_checkpoint_proto_depIdxs = []int32{
 	2,  // 0: moraine.wire.Run.parent:type_name -> moraine.wire.StepKey
@@ -2368,31 +2484,32 @@ var file_checkpoint_proto_depIdxs = []int32{
 	1,  // 6: moraine.wire.Step.mark:type_name -> moraine.wire.StepMark
 	10, // 7: moraine.wire.Step.reached:type_name -> moraine.wire.LevelTime
 	8,  // 8: moraine.wire.Step.adopted:type_name -> moraine.wire.Adopted
-	30, // 9: moraine.wire.Adopted.format:type_name -> moraine.wire.CheckpointFormat
-	30, // 10: moraine.wire.AdoptStep.format:type_name -> moraine.wire.CheckpointFormat
+	32, // 9: moraine.wire.Adopted.format:type_name -> moraine.wire.CheckpointFormat
+	32, // 10: moraine.wire.AdoptStep.format:type_name -> moraine.wire.CheckpointFormat
 	2,  // 11: moraine.wire.MarkStep.key:type_name -> moraine.wire.StepKey
 	1,  // 12: moraine.wire.MarkStep.mark:type_name -> moraine.wire.StepMark
 	7,  // 13: moraine.wire.StepReply.step:type_name -> moraine.wire.Step
 	2,  // 14: moraine.wire.SealPart.key:type_name -> moraine.wire.StepKey
 	15, // 15: moraine.wire.SealPart.files:type_name -> moraine.wire.PartFile
-	2,  // 16: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
-	15, // 17: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
-	17, // 18: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
-	2,  // 19: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
-	2,  // 20: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
-	15, // 21: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
-	2,  // 22: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
-	4,  // 23: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
-	7,  // 24: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
-	2,  // 25: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
-	2,  // 26: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
-	2,  // 27: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
-	2,  // 28: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	2,  // 16: moraine.wire.ClaimSlices.key:type_name -> moraine.wire.StepKey
+	2,  // 17: moraine.wire.ListParts.key:type_name -> moraine.wire.StepKey
+	15, // 18: moraine.wire.Part.files:type_name -> moraine.wire.PartFile
+	19, // 19: moraine.wire.PartsReply.parts:type_name -> moraine.wire.Part
+	2,  // 20: moraine.wire.GetStep.key:type_name -> moraine.wire.StepKey
+	2,  // 21: moraine.wire.CommitStep.key:type_name -> moraine.wire.StepKey
+	15, // 22: moraine.wire.CommitStep.index:type_name -> moraine.wire.PartFile
+	2,  // 23: moraine.wire.AbortStep.key:type_name -> moraine.wire.StepKey
+	4,  // 24: moraine.wire.RunsReply.runs:type_name -> moraine.wire.Run
+	7,  // 25: moraine.wire.StepsReply.steps:type_name -> moraine.wire.Step
+	2,  // 26: moraine.wire.ResolveStep.before:type_name -> moraine.wire.StepKey
+	2,  // 27: moraine.wire.RemoveStep.key:type_name -> moraine.wire.StepKey
+	2,  // 28: moraine.wire.LeaseStep.key:type_name -> moraine.wire.StepKey
+	2,  // 29: moraine.wire.ReleaseStep.key:type_name -> moraine.wire.StepKey
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_checkpoint_proto_init() }
@@ -2408,7 +2525,7 @@ func file_checkpoint_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_checkpoint_proto_rawDesc), len(file_checkpoint_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

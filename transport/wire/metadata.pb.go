@@ -573,6 +573,7 @@ type MetaRequest struct {
 	//	*MetaRequest_ResolveStep
 	//	*MetaRequest_RemoveStep
 	//	*MetaRequest_ListParts
+	//	*MetaRequest_ClaimSlices
 	//	*MetaRequest_LeaseStep
 	//	*MetaRequest_MarkStep
 	//	*MetaRequest_AdoptStep
@@ -1149,6 +1150,15 @@ func (x *MetaRequest) GetListParts() *ListParts {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_ListParts); ok {
 			return x.ListParts
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetClaimSlices() *ClaimSlices {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_ClaimSlices); ok {
+			return x.ClaimSlices
 		}
 	}
 	return nil
@@ -1801,6 +1811,10 @@ type MetaRequest_ListParts struct {
 	ListParts *ListParts `protobuf:"bytes,110,opt,name=list_parts,json=listParts,proto3,oneof"`
 }
 
+type MetaRequest_ClaimSlices struct {
+	ClaimSlices *ClaimSlices `protobuf:"bytes,112,opt,name=claim_slices,json=claimSlices,proto3,oneof"`
+}
+
 type MetaRequest_LeaseStep struct {
 	LeaseStep *LeaseStep `protobuf:"bytes,680,opt,name=lease_step,json=leaseStep,proto3,oneof"`
 }
@@ -2106,6 +2120,8 @@ func (*MetaRequest_RemoveStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_ListParts) isMetaRequest_Op() {}
 
+func (*MetaRequest_ClaimSlices) isMetaRequest_Op() {}
+
 func (*MetaRequest_LeaseStep) isMetaRequest_Op() {}
 
 func (*MetaRequest_MarkStep) isMetaRequest_Op() {}
@@ -2233,6 +2249,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Steps
 	//	*MetaResponse_Parts
 	//	*MetaResponse_Xattr
+	//	*MetaResponse_Claims
 	//	*MetaResponse_Object
 	//	*MetaResponse_Tier
 	//	*MetaResponse_Policy
@@ -2514,6 +2531,15 @@ func (x *MetaResponse) GetXattr() *XattrReply {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Xattr); ok {
 			return x.Xattr
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetClaims() *ClaimsReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Claims); ok {
+			return x.Claims
 		}
 	}
 	return nil
@@ -2822,6 +2848,10 @@ type MetaResponse_Xattr struct {
 	Xattr *XattrReply `protobuf:"bytes,111,opt,name=xattr,proto3,oneof"`
 }
 
+type MetaResponse_Claims struct {
+	Claims *ClaimsReply `protobuf:"bytes,112,opt,name=claims,proto3,oneof"`
+}
+
 type MetaResponse_Object struct {
 	Object *ObjectReply `protobuf:"bytes,128,opt,name=object,proto3,oneof"`
 }
@@ -2959,6 +2989,8 @@ func (*MetaResponse_Steps) isMetaResponse_Result() {}
 func (*MetaResponse_Parts) isMetaResponse_Result() {}
 
 func (*MetaResponse_Xattr) isMetaResponse_Result() {}
+
+func (*MetaResponse_Claims) isMetaResponse_Result() {}
 
 func (*MetaResponse_Object) isMetaResponse_Result() {}
 
@@ -14020,7 +14052,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xa3:\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xf5:\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14119,7 +14151,8 @@ const file_metadata_proto_rawDesc = "" +
 	"removeStep\x12D\n" +
 	"\n" +
 	"list_parts\x18n \x01(\v2\x17.moraine.wire.ListPartsB\n" +
-	"\xa2\xbb\x18\x06\b\x01\x10\x04\x18\x01H\x00R\tlistParts\x12I\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x04\x18\x01H\x00R\tlistParts\x12P\n" +
+	"\fclaim_slices\x18p \x01(\v2\x19.moraine.wire.ClaimSlicesB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\vclaimSlices\x12I\n" +
 	"\n" +
 	"lease_step\x18\xa8\x05 \x01(\v2\x17.moraine.wire.LeaseStepB\x0e\xa2\xbb\x18\n" +
 	"\b\x03\x10\x02\x18\x01(\x01P\x01H\x00R\tleaseStep\x12D\n" +
@@ -14226,7 +14259,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\x8a\x15\n" +
+	"\x02op\"\xbf\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14253,7 +14286,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04runs\x18j \x01(\v2\x17.moraine.wire.RunsReplyH\x00R\x04runs\x120\n" +
 	"\x05steps\x18k \x01(\v2\x18.moraine.wire.StepsReplyH\x00R\x05steps\x120\n" +
 	"\x05parts\x18n \x01(\v2\x18.moraine.wire.PartsReplyH\x00R\x05parts\x120\n" +
-	"\x05xattr\x18o \x01(\v2\x18.moraine.wire.XattrReplyH\x00R\x05xattr\x124\n" +
+	"\x05xattr\x18o \x01(\v2\x18.moraine.wire.XattrReplyH\x00R\x05xattr\x123\n" +
+	"\x06claims\x18p \x01(\v2\x19.moraine.wire.ClaimsReplyH\x00R\x06claims\x124\n" +
 	"\x06object\x18\x80\x01 \x01(\v2\x19.moraine.wire.ObjectReplyH\x00R\x06object\x12.\n" +
 	"\x04tier\x18\x81\x01 \x01(\v2\x17.moraine.wire.TierReplyH\x00R\x04tier\x124\n" +
 	"\x06policy\x18\x83\x01 \x01(\v2\x19.moraine.wire.PolicyReplyH\x00R\x06policy\x121\n" +
@@ -15498,55 +15532,57 @@ var file_metadata_proto_goTypes = []any{
 	(*ResolveStep)(nil),       // 163: moraine.wire.ResolveStep
 	(*RemoveStep)(nil),        // 164: moraine.wire.RemoveStep
 	(*ListParts)(nil),         // 165: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 166: moraine.wire.LeaseStep
-	(*MarkStep)(nil),          // 167: moraine.wire.MarkStep
-	(*AdoptStep)(nil),         // 168: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),       // 169: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 170: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 171: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 172: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 173: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 174: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 175: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 176: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 177: moraine.wire.GetObject
-	(*GetTier)(nil),           // 178: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 179: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 180: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 181: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 182: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 183: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 184: moraine.wire.Error
-	(*Topology)(nil),          // 185: moraine.wire.Topology
-	(*RunReply)(nil),          // 186: moraine.wire.RunReply
-	(*StepReply)(nil),         // 187: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 188: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 189: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 190: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 191: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 192: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 193: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 194: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 195: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 196: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 197: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 198: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 199: moraine.wire.DeviceState
-	(*Attr)(nil),              // 200: moraine.wire.Attr
-	(FileType)(0),             // 201: moraine.wire.FileType
-	(*Placement)(nil),         // 202: moraine.wire.Placement
-	(*Stripe)(nil),            // 203: moraine.wire.Stripe
-	(*Extent)(nil),            // 204: moraine.wire.Extent
-	(*Object)(nil),            // 205: moraine.wire.Object
-	(*Host)(nil),              // 206: moraine.wire.Host
-	(*Device)(nil),            // 207: moraine.wire.Device
-	(*SigningKey)(nil),        // 208: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 209: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 210: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 211: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 212: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 213: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 214: moraine.wire.BucketTraits
+	(*ClaimSlices)(nil),       // 166: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),         // 167: moraine.wire.LeaseStep
+	(*MarkStep)(nil),          // 168: moraine.wire.MarkStep
+	(*AdoptStep)(nil),         // 169: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),       // 170: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 171: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 172: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 173: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 174: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 175: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 176: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 177: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 178: moraine.wire.GetObject
+	(*GetTier)(nil),           // 179: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 180: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 181: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 182: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 183: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 184: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 185: moraine.wire.Error
+	(*Topology)(nil),          // 186: moraine.wire.Topology
+	(*RunReply)(nil),          // 187: moraine.wire.RunReply
+	(*StepReply)(nil),         // 188: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 189: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 190: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 191: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),       // 192: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),       // 193: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 194: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 195: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 196: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 197: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 198: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 199: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 200: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 201: moraine.wire.DeviceState
+	(*Attr)(nil),              // 202: moraine.wire.Attr
+	(FileType)(0),             // 203: moraine.wire.FileType
+	(*Placement)(nil),         // 204: moraine.wire.Placement
+	(*Stripe)(nil),            // 205: moraine.wire.Stripe
+	(*Extent)(nil),            // 206: moraine.wire.Extent
+	(*Object)(nil),            // 207: moraine.wire.Object
+	(*Host)(nil),              // 208: moraine.wire.Host
+	(*Device)(nil),            // 209: moraine.wire.Device
+	(*SigningKey)(nil),        // 210: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 211: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 212: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 213: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 214: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 215: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 216: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15598,224 +15634,226 @@ var file_metadata_proto_depIdxs = []int32{
 	163, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
 	164, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
 	165, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	166, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	167, // 50: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	168, // 51: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	169, // 52: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	109, // 53: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	170, // 54: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	171, // 55: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	172, // 56: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	173, // 57: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	174, // 58: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	175, // 59: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	176, // 60: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	177, // 61: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	178, // 62: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	179, // 63: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	180, // 64: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	116, // 65: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	118, // 66: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	119, // 67: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	121, // 68: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	142, // 69: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	143, // 70: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	144, // 71: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	122, // 72: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	127, // 73: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	131, // 74: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	135, // 75: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	139, // 76: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	140, // 77: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	141, // 78: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	145, // 79: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 80: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 81: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 82: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	147, // 83: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	149, // 84: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	151, // 85: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	79,  // 86: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	77,  // 87: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	81,  // 88: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 89: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 90: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	89,  // 91: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 92: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 93: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 94: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	181, // 95: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	182, // 96: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	183, // 97: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	184, // 98: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	126, // 99: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 100: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 101: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	185, // 102: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 103: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 104: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 105: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 106: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 107: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 108: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 109: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 110: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 111: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 112: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 113: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 114: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 115: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 116: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	186, // 117: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	187, // 118: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	188, // 119: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	189, // 120: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	190, // 121: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 122: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	191, // 123: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	192, // 124: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	193, // 125: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 126: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 127: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	132, // 128: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	137, // 129: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	146, // 130: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	148, // 131: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	150, // 132: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	154, // 133: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 134: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 135: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	129, // 136: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	78,  // 137: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 138: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 139: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 140: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	153, // 141: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 142: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 143: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	194, // 144: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	195, // 145: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	11,  // 146: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 147: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	130, // 148: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 149: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	196, // 150: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 151: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	185, // 152: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	197, // 153: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 154: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 155: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 156: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 157: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 158: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 159: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	198, // 160: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 161: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 162: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	199, // 163: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	200, // 164: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	200, // 165: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 166: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	200, // 167: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	200, // 168: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 169: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	201, // 170: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 171: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 172: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	197, // 173: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	202, // 174: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	197, // 175: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	197, // 176: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	202, // 177: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	203, // 178: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	204, // 179: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 180: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 181: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	62,  // 182: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 183: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 184: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 185: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	200, // 186: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	200, // 187: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	204, // 188: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	203, // 189: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	205, // 190: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 191: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	206, // 192: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	207, // 193: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	208, // 194: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	207, // 195: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	209, // 196: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 197: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 198: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	208, // 199: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 200: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 201: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	210, // 202: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 203: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	80,  // 204: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	80,  // 205: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	211, // 206: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 207: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	212, // 208: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 209: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 210: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 211: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	203, // 212: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 213: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 214: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 215: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 216: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	197, // 217: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	199, // 218: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 219: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 220: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 221: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	211, // 222: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	213, // 223: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 224: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 225: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	203, // 226: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 227: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	204, // 228: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	204, // 229: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	203, // 230: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 231: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 232: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	214, // 233: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 234: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 235: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 236: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 237: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 238: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 239: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 240: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 241: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 242: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 243: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 244: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 245: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 246: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	201, // 247: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 248: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 249: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 250: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 251: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 252: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 253: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 254: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 255: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 256: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 257: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 258: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 259: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 260: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 261: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	262, // [262:262] is the sub-list for method output_type
-	262, // [262:262] is the sub-list for method input_type
-	262, // [262:262] is the sub-list for extension type_name
-	262, // [262:262] is the sub-list for extension extendee
-	0,   // [0:262] is the sub-list for field type_name
+	166, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	167, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	168, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	169, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	170, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	109, // 54: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	171, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	172, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	173, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	174, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	175, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	176, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	177, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	178, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	179, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	180, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	181, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	116, // 66: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	118, // 67: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	119, // 68: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	121, // 69: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	142, // 70: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	143, // 71: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	144, // 72: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	122, // 73: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	127, // 74: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	131, // 75: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	135, // 76: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	139, // 77: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	140, // 78: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	141, // 79: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	145, // 80: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 81: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 82: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 83: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	147, // 84: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	149, // 85: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	151, // 86: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	79,  // 87: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	77,  // 88: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	81,  // 89: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 90: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	98,  // 91: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	89,  // 92: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 93: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 94: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 95: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	182, // 96: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	183, // 97: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	184, // 98: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	185, // 99: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	126, // 100: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 101: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 102: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	186, // 103: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 104: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 105: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 106: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 107: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 108: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 109: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 110: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 111: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 112: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 113: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 114: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 115: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 116: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 117: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	187, // 118: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	188, // 119: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	189, // 120: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	190, // 121: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	191, // 122: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 123: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	192, // 124: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	193, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	194, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	195, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	132, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	137, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	146, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	148, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	150, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	154, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 136: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	129, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	78,  // 139: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 140: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 141: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 142: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	153, // 143: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 144: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 145: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	196, // 146: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	197, // 147: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	11,  // 148: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 149: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	130, // 150: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 151: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	198, // 152: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 153: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	186, // 154: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	199, // 155: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 156: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 157: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 158: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 159: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 160: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 161: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	200, // 162: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 163: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 164: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	201, // 165: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	202, // 166: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	202, // 167: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 168: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	202, // 169: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	202, // 170: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 171: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	203, // 172: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 173: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 174: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	199, // 175: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	204, // 176: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	199, // 177: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	199, // 178: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	204, // 179: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	205, // 180: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	206, // 181: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 182: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 183: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	62,  // 184: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 185: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 186: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 187: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	202, // 188: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	202, // 189: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	206, // 190: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	205, // 191: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	207, // 192: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 193: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	208, // 194: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	209, // 195: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	210, // 196: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	209, // 197: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	211, // 198: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 199: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 200: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	210, // 201: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 202: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 203: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	212, // 204: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 205: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	80,  // 206: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	80,  // 207: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	213, // 208: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 209: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	214, // 210: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 211: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 212: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 213: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	205, // 214: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 215: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 216: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 217: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 218: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	199, // 219: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	201, // 220: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 221: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 222: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 223: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	213, // 224: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	215, // 225: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 226: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 227: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	205, // 228: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 229: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	206, // 230: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	206, // 231: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	205, // 232: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 233: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 234: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	216, // 235: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 236: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 237: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 238: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 239: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 240: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 241: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 242: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 243: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 244: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 245: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 246: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 247: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 248: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	203, // 249: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 250: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 251: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 252: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 253: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 254: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 255: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 256: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 257: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 258: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 259: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 260: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 261: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 262: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 263: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	264, // [264:264] is the sub-list for method output_type
+	264, // [264:264] is the sub-list for method input_type
+	264, // [264:264] is the sub-list for extension type_name
+	264, // [264:264] is the sub-list for extension extendee
+	0,   // [0:264] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -15878,6 +15916,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_ResolveStep)(nil),
 		(*MetaRequest_RemoveStep)(nil),
 		(*MetaRequest_ListParts)(nil),
+		(*MetaRequest_ClaimSlices)(nil),
 		(*MetaRequest_LeaseStep)(nil),
 		(*MetaRequest_MarkStep)(nil),
 		(*MetaRequest_AdoptStep)(nil),
@@ -15952,6 +15991,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Steps)(nil),
 		(*MetaResponse_Parts)(nil),
 		(*MetaResponse_Xattr)(nil),
+		(*MetaResponse_Claims)(nil),
 		(*MetaResponse_Object)(nil),
 		(*MetaResponse_Tier)(nil),
 		(*MetaResponse_Policy)(nil),

@@ -66,7 +66,7 @@ func (c *checker) passes() []func() error {
 		contents.allRefs, contents.tables, contents.allStripes, contents.grants,
 		names.owned, sessions.answers, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
 		fleet.fleetCounts, fleet.tombstones, fleet.repairs, fleet.intents, fleet.jobIndexes,
-		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases, steps.adoptions,
+		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases, steps.claims, steps.adoptions,
 		objects.objects, objects.newestObjects, objects.badObjects, objects.objectKeys, objects.removedIndexes, objects.objectIntents,
 		objects.objectSums, objects.liveMoves, objects.policies, objects.objectCounts,
 	}

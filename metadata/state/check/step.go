@@ -111,7 +111,7 @@ func (c *stepChecks) stepLevel(s *record.Step) error {
 
 // liveStep checks a step that is being saved or checked.
 func (c *stepChecks) liveStep(s *record.Step) error {
-	sealed, reserved := uint32(0), uint64(0)
+	sealed, claims, reserved := uint32(0), uint32(0), uint64(0)
 	for rank := range s.World {
 		p, err := ckpt.PartRecord(c.View, s.Id, rank)
 		if err != nil {
@@ -122,6 +122,7 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 		}
 		if p != nil {
 			reserved += p.Reserved
+			claims += p.Claims
 		}
 		if p != nil && !p.Sealed {
 			_, ok, err := c.R.Get(c.K.SessionStep(p.Session, s.Id, rank))
@@ -135,6 +136,9 @@ func (c *stepChecks) liveStep(s *record.Step) error {
 	}
 	if dir := c.inodes[s.Dir]; dir != nil && dir.Reserved != reserved {
 		c.problem("step %s reserves %d bytes, but its ranks announced %d", s.Id, dir.Reserved, reserved)
+	}
+	if err := c.liveClaims(s, claims); err != nil {
+		return err
 	}
 	missing, err := ckpt.MissingRanks(c.View, s)
 	if err != nil {

@@ -200,7 +200,7 @@ func dropDir(t *kvtx.Tx, spec jobs.JobSpec, dir moraine.InodeID) error {
 	return nil
 }
 
-// RunDropStep does about limit records of a job of dropStep, dropParts or sweepStep.
+// RunDropStep does about limit records of a job of dropStep, dropParts, sweepStep or dropClaims.
 func RunDropStep(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
 	if j.Target != 0 {
 		n, err = runSweep(t, j, limit)
@@ -210,7 +210,15 @@ func RunDropStep(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, er
 	if err != nil || !finished {
 		return n, false, err
 	}
-	for _, prefix := range [][]byte{t.K.Parts(j.Step), t.K.StepBlocks(j.Step)} {
+	rows := [][]byte{t.K.Claims(j.Step), t.K.Parts(j.Step), t.K.StepBlocks(j.Step)}
+	s, err := tree.StepRecord(&t.View, j.Step)
+	if err != nil {
+		return n, false, err
+	}
+	if s != nil && s.State == record.StepCommitted {
+		rows = rows[:1] // of dropClaims
+	}
+	for _, prefix := range rows {
 		if n >= limit {
 			return n, false, nil
 		}

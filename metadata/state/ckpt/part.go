@@ -54,39 +54,21 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 // a different seal fails with Conflict.
 func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := presentRun(t, "seal part", id); err != nil {
-		return nil, err
-	}
 	p, err := partFromWire(op, t.Session.Id)
 	if err != nil {
 		return nil, err
 	}
-	s, err := tree.StepRecord(&t.View, id)
-	if err != nil {
-		return nil, err
-	}
-	if s == nil {
-		return nil, kvtx.Fail(moraine.NotFound, "seal part", id.String(), "no rank has begun the step")
-	}
-	if s.Adopted() {
-		return nil, byAdoption("seal part", s)
-	}
-	if s.State == record.StepAborted {
-		return nil, kvtx.Fail(moraine.Aborted, "seal part", id.String(), "%s", s.Reason)
-	}
-	have, err := PartRecord(&t.View, id, op.GetRank())
+	s, have, err := begunPart(t, "seal part", id, op.GetRank())
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case have == nil:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), "rank %d has not begun the step", op.GetRank())
 	case have.Sealed && have.Equal(p):
 		return stepReply(s), nil
 	case have.Sealed:
 		return nil, kvtx.Fail(moraine.Conflict, "seal part", id.String(), "rank %d has already sealed another part", op.GetRank())
 	case have.Session != t.Session.Id:
-		return nil, kvtx.Fail(moraine.Fenced, "seal part", id.String(), "another session has begun rank %d again", op.GetRank())
+		return nil, begunAgain("seal part", id, op.GetRank())
 	case s.State != record.StepOpen:
 		return nil, kvtx.Corrupt("seal part", id.String(), "the step is %s, but rank %d has not sealed", s.State, op.GetRank())
 	}
@@ -99,6 +81,7 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	if protects := op.GetProtects(); s.Sealed == 0 || protects < s.Protects {
 		s.Protects = protects
 	}
+	p.Claims = have.Claims
 	s.Sealed++
 	s.LastSeal = t.ClusterTime()
 	t.Del(t.K.SessionStep(t.Session.Id, id, op.GetRank()))
@@ -117,6 +100,35 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	putStep(t, s)
 	stepChanged(t, id)
 	return stepReply(s), nil
+}
+
+// begunPart returns a step of the present attempt that is not aborted, and the part of a rank that has
+// begun it.
+func begunPart(t *kvtx.Tx, op string, id record.StepID, rank uint32) (*record.Step, *record.Part, error) {
+	if _, _, err := presentRun(t, op, id); err != nil {
+		return nil, nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case s == nil:
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, id.String(), "no rank has begun the step")
+	case s.Adopted():
+		return nil, nil, byAdoption(op, s)
+	case s.State == record.StepAborted:
+		return nil, nil, kvtx.Fail(moraine.Aborted, op, id.String(), "%s", s.Reason)
+	}
+	p, err := PartRecord(&t.View, id, rank)
+	if err == nil && p == nil {
+		err = kvtx.Fail(moraine.InvalidArgument, op, id.String(), "rank %d has not begun the step", rank)
+	}
+	return s, p, err
+}
+
+// begunAgain is the error of a session whose rank belongs to another one by now.
+func begunAgain(op string, id record.StepID, rank uint32) error {
+	return kvtx.Fail(moraine.Fenced, op, id.String(), "another session has begun rank %d again", rank)
 }
 
 // takeFiles links unlinked files of the session into the step's directory and updates the step's

@@ -128,6 +128,9 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	r.AddStep(s.Level, 1)
 	t.Put(t.K.Run(r.Id), r.Encode())
 	stepChanged(t, s.Id)
+	if err := dropClaims(t, s.Id); err != nil {
+		return err
+	}
 	if adopter != 0 {
 		if err := adoptedStepCommitted(t, adopter); err != nil {
 			return err

@@ -120,7 +120,7 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		}
 		next := &record.Part{Session: t.Session.Id}
 		if p != nil {
-			next.Reserved = p.Reserved
+			next.Reserved, next.Claims = p.Reserved, p.Claims
 		}
 		if err := reserve(t, s, next, op.GetBytes()); err != nil {
 			return nil, err

@@ -30,6 +30,10 @@ func (k ckptKeys) Parts(s record.StepID) []byte { return s.Append(k.Key(record.T
 
 func (k ckptKeys) Part(s record.StepID, rank uint32) []byte { return record.Be32(k.Parts(s), rank) }
 
+func (k ckptKeys) Claims(s record.StepID) []byte { return s.Append(k.Key(record.TabClaim, 36)) }
+
+func (k ckptKeys) Claim(s record.StepID, group []byte) []byte { return append(k.Claims(s), group...) }
+
 func (k ckptKeys) OpenStep(s record.StepID) []byte { return s.Append(k.Key(record.TabOpenStep, 20)) }
 
 func (k ckptKeys) RunCommits(r moraine.RunID) []byte { return k.U64(record.TabRunCommit, uint64(r)) }

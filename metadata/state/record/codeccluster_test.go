@@ -119,7 +119,7 @@ var clusterCodecs = []valueKind{
 		Mark: StepQuarantined, Note: "diverged", Tags: []string{"best", "eval"}, Pinned: true}).Encode(), again(func() *Step { return &Step{} })},
 	{"lost-step", (&Step{State: StepCommitted, World: 4, Sealed: 4, Dir: 1<<40 | 30, Bytes: 1 << 40, Level: moraine.NVMe, Digest: bytes.Repeat([]byte{7}, 32),
 		Index: 1<<40 | 33, Loss: StepLoss{1<<40 | 31, 1 << 33}}).Encode(), again(func() *Step { return &Step{} })},
-	{"begun-part", (&Part{Session: 1<<40 | 2}).Encode(), again(func() *Part { return &Part{} })},
+	{"begun-part", (&Part{Session: 1<<40 | 2, Reserved: 1 << 33, Claims: 16}).Encode(), again(func() *Part { return &Part{} })},
 	{"sealed-part", (&Part{Session: 1<<40 | 2, Sealed: true, Digest: [32]byte{9}, Files: []PartFile{{1<<40 | 31, "model-00001-of-00004.safetensors", 0xdeadbeef, 1 << 33, From{}}}}).Encode(),
 		again(func() *Part { return &Part{} })},
 	{"adopted-part", (&Part{Sealed: true, Digest: [32]byte{9}, Files: []PartFile{{1<<40 | 31, "__0_0.distcp", 0, 1 << 33, From{1<<40 | 7, 1<<56 | 4}}}}).Encode(),

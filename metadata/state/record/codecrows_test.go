@@ -62,7 +62,7 @@ var tableCodecs = map[string]string{
 	"tabRepairStripe": "repair-item repair-item-balance", "tabIntent": "intent", "tabEndedIntent": "ended-intent",
 	"tabJob": "job adoption flush-job tree-job concat-job owned-job", "tabJobReady": "mark", "tabJobLease": "mark", "tabJobEnded": "mark", "tabSessJobs": "owned-jobs",
 	"tabRun": "run", "tabAttempt": "attempt", "tabLaunch": "number", "tabStep": "open-step adopted-step aborted-step committed-step lost-step", "tabPart": "begun-part adopted-part sealed-part",
-	"tabAdopt": "number", "tabOpenStep": "mark", "tabRunAtt": "mark", "tabSessRun": "mark", "tabRunCommit": "number", "tabRunJob": "number", "tabStepLease": "step-lease", "tabSessLease": "mark", "tabStepBlock": "block",
+	"tabAdopt": "number", "tabClaim": "number", "tabOpenStep": "mark", "tabRunAtt": "mark", "tabSessRun": "mark", "tabRunCommit": "number", "tabRunJob": "number", "tabStepLease": "step-lease", "tabSessLease": "mark", "tabStepBlock": "block",
 	"tabObject": "object", "tabObjectKey": "object-key", "tabObjectSums": "object-sums", "tabObjectIntent": "object-intent", "tabMove": "number", "tabUnsettled": "mark",
 	"tabTreeDir": "tree-dir", "tabPolicy": "policy", "tabRemovedIndex": "removed-index", "tabBadObject": "bad-object", "tabUsage": "usage usage-damaged", "tabQuota": "quota", "tabHeight": "height",
 	"tabRevoked": "revocation", "tabConcatRow": "ranges-of-concatenation", "tabCloneDir": "cloned-directory tree-clone",

@@ -66,6 +66,7 @@ const (
 	TabLaunch    = 0x43 // run | launch -> attempt
 	TabStep      = 0x44 // run | attempt | step -> record
 	TabPart      = 0x45 // run | attempt | step | rank -> part
+	TabClaim     = 0x46 // run | attempt | step | group of slices -> rank that stores it
 	TabOpenStep  = 0x47 // run | attempt | step: steps that are neither committed nor aborted
 	TabRunAtt    = 0x48 // run | attempt | session: sessions that joined an attempt
 	TabSessRun   = 0x49 // session | run | attempt: attempts that a session joined

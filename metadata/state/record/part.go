@@ -13,9 +13,11 @@ type Part struct {
 	Session moraine.SessionID // the session that began it
 	// Reserved is how many bytes it announced that it will write at most. It is 0 once sealed.
 	Reserved uint64
-	Sealed   bool
-	Digest   [sha256.Size]byte
-	Files    []PartFile
+	// Claims is how many groups of slices it was the first to claim.
+	Claims uint32
+	Sealed bool
+	Digest [sha256.Size]byte
+	Files  []PartFile
 }
 
 // PartFile is one file of a part.
@@ -39,6 +41,7 @@ func (p *Part) fields(c *codec) *codec {
 	c.version(partVersion)
 	fixed64(c, &p.Session)
 	uvarint(c, &p.Reserved)
+	uvarint(c, &p.Claims)
 	if c.bool(&p.Sealed); !p.Sealed {
 		return c
 	}
