@@ -35,6 +35,9 @@ type fakeCluster struct {
 	// evicted says that reads come from objects, and level is that of all files.
 	evicted bool
 	level   moraine.Level
+	// withheld ranks are missing in the answer to a claim, and added is what the others are too great.
+	withheld int
+	added    uint32
 }
 
 type fakeRun struct {
@@ -46,8 +49,9 @@ type fakeRun struct {
 }
 
 type fakeStep struct {
-	step  *wire.Step
-	parts map[uint32]*wire.Part
+	step   *wire.Step
+	parts  map[uint32]*wire.Part
+	claims map[string]uint32
 }
 
 const rootDir = 1
@@ -170,6 +174,8 @@ func (f *fakeCluster) serve(ctx context.Context, req *wire.MetaRequest) (*wire.M
 		return f.begin(op.BeginStep)
 	case *wire.MetaRequest_SealPart:
 		return f.seal(op.SealPart)
+	case *wire.MetaRequest_ClaimSlices:
+		return f.claim(op.ClaimSlices)
 	case *wire.MetaRequest_ListParts:
 		return f.listParts(op.ListParts)
 	case *wire.MetaRequest_AbortStep:
@@ -233,7 +239,7 @@ func (f *fakeCluster) begin(op *wire.BeginStep) (*wire.MetaResponse, error) {
 	}
 	s := r.steps[op.Key.Step]
 	if s == nil {
-		s = &fakeStep{parts: map[uint32]*wire.Part{}, step: &wire.Step{Key: op.Key, World: op.World, Dir: f.id(), State: wire.StepState_STEP_STATE_OPEN}}
+		s = &fakeStep{parts: map[uint32]*wire.Part{}, claims: map[string]uint32{}, step: &wire.Step{Key: op.Key, World: op.World, Dir: f.id(), State: wire.StepState_STEP_STATE_OPEN}}
 		f.dirs[s.step.Dir] = map[string]uint64{}
 		r.steps[op.Key.Step] = s
 	}
@@ -256,6 +262,18 @@ func (f *fakeCluster) seal(op *wire.SealPart) (*wire.MetaResponse, error) {
 		s.step.State = wire.StepState_STEP_STATE_SEALED
 	}
 	return stepResp(s.step), nil
+}
+
+// claim answers which rank was the first with each group.
+func (f *fakeCluster) claim(op *wire.ClaimSlices) (*wire.MetaResponse, error) {
+	s, reply := f.step(op.Key), &wire.ClaimsReply{}
+	for _, g := range op.Groups[f.withheld:] {
+		if _, taken := s.claims[string(g)]; !taken {
+			s.claims[string(g)] = op.Rank
+		}
+		reply.Ranks = append(reply.Ranks, s.claims[string(g)]+f.added)
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Claims{Claims: reply}}, nil
 }
 
 func (f *fakeCluster) listParts(op *wire.ListParts) (*wire.MetaResponse, error) {
