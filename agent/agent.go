@@ -8,6 +8,9 @@
 // the cluster from the slot, and followed until its step is committed (part.go). After a crash
 // the next agent finds slots and manifests, and goes on (recover.go).
 //
+// Before a byte is written, the agent finds out which tensors other ranks store: those of this node
+// (share.go), and those of others, which it asks the metadata service for (claim.go).
+//
 // Locks: Agent.layouts, then Agent.mu, then pool.mu. None is held during a request.
 package agent
 

@@ -32,7 +32,7 @@ type manifest struct {
 	Sums []byte `json:"sums,omitempty"`
 	// Committed says that the step is: the slot is only kept to be read.
 	Committed bool `json:"committed,omitempty"`
-	// Decided says that Shared is final: which tensors of the seal, by number, another rank of the node
+	// Decided says that Shared is final: which tensors of the seal, by number, another rank of the step
 	// stores, and which rank.
 	Decided bool           `json:"decided,omitempty"`
 	Shared  map[int]uint32 `json:"shared,omitempty"`

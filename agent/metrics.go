@@ -17,6 +17,9 @@ type Metrics struct {
 	// FlushedBytes are those of parts that were given to the cluster; PacedSeconds is how long writes
 	// waited for Config.FlushRate.
 	FlushedBytes, PacedSeconds prometheus.Counter
+	// SharedBytes are those of parts that other ranks store. ClaimsFailed counts the parts that could
+	// not ask for ranks of other nodes.
+	SharedBytes, ClaimsFailed prometheus.Counter
 	// Of the parts of each run: at most maxRunStats runs have labels of their own. RunLast is when the
 	// last part was sealed, for level local, and when its step reached the others.
 	RunSaves, RunBytes, RunStall, RunFailed *prometheus.CounterVec // by run
@@ -34,6 +37,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Recovered:     f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
 		RestoredBytes: f.Counters("restored_bytes_total", "Bytes that trainers fetched, by source: the cluster, or the memory of the node.", "source"),
 		FlushedBytes:  f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
+		SharedBytes:   f.Counter("shared_bytes_total", "Bytes of parts that the agent has not given to the cluster: another rank of the step stores the same."),
+		ClaimsFailed:  f.Counter("claims_failed_total", "Parts that found out nothing about ranks of other nodes: they store what both have in common again."),
 		PacedSeconds:  f.Counter("flush_paced_seconds_total", "Time that writes of parts waited for --flush-rate. What they wait while trainers copy is not in it."),
 		RunSaves:      f.Counters("run_saves_total", "Parts that trainers sealed, by run.", "run"),
 		RunBytes:      f.Counters("run_saved_bytes_total", "Bytes of tensors and blobs of those parts, by run.", "run"),

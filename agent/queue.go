@@ -107,11 +107,7 @@ func (w writer) needless(q *part) bool {
 		}
 		here[r.key.rank] = true
 	}
-	for key := range w.a.runs {
-		if key.uid == q.key.uid && key.path == q.key.path && key.launch == q.run.key.launch && !key.readOnly {
-			here[key.rank] = true
-		}
-	}
+	w.addOpen(q, here)
 	return len(here) == int(q.run.key.world) || !keptStep(q.key.step)
 }
 

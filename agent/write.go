@@ -25,16 +25,12 @@ func (w writer) drive(again bool) {
 	a, p := w.a, w.p
 	defer a.release(p.run)
 	if err := w.turn(); err != nil {
-		p.save.Abort(err)
-		<-p.save.Done()
-		w.stop(err)
+		w.unwritten(err)
 		return
 	}
 	sums, err := w.layOut()
 	if err != nil {
-		p.save.Abort(err)
-		<-p.save.Done()
-		w.stop(err)
+		w.unwritten(err)
 		return
 	}
 	for ; ; again = true {
@@ -56,6 +52,16 @@ func (w writer) drive(again bool) {
 			return
 		}
 	}
+}
+
+// unwritten ends a part before a byte is written. It aborts the step, unless the agent ends: that stops
+// the run, and the next agent goes on.
+func (w writer) unwritten(err error) {
+	if w.a.work.Err() == nil {
+		w.p.save.Abort(err)
+	}
+	<-w.p.save.Done()
+	w.stop(err)
 }
 
 // begin announces the part to the cluster, from a slot that is sealed.

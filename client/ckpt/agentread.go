@@ -203,23 +203,40 @@ func (s *nodeSlice) read(p []byte, off int64) error {
 	return nil
 }
 
-// onNode reports whether the memory of this node has the part of a slice.
-func (k *Checkpoint) onNode(s *SliceInfo) bool { return k.node[k.top.files[s.File].Rank] != nil }
+// onNode returns a saved slice in the memory of this node; nil if it is not there. The part that stores
+// the slice may be of another node: a part of this one that has left it to that one has the bytes too.
+func (k *Checkpoint) onNode(t *TensorInfo, s *SliceInfo) *nodeSlice {
+	if n := k.node[k.top.files[s.File].Rank].find(t.Name, s); n != nil {
+		return n
+	}
+	for _, part := range k.node {
+		if n := part.find(t.Name, s); n != nil {
+			return n
+		}
+	}
+	return nil
+}
+
+// find returns a slice of a part; nil if it has none, also for no part.
+func (p *nodePart) find(name string, s *SliceInfo) *nodeSlice {
+	if p == nil {
+		return nil
+	}
+	for _, n := range p.tensors[name] {
+		if slices.Equal(n.offset, s.Offset) && slices.Equal(n.shape, s.Shape) {
+			return n
+		}
+	}
+	return nil
+}
 
 // readFromNode reads the wanted range of a saved slice from the memory of this node, and reports
 // whether it could: the bytes in dst are then verified.
 func (k *Checkpoint) readFromNode(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) bool {
-	part := k.node[k.top.files[s.File].Rank]
-	if part == nil {
+	from := k.onNode(t, s)
+	if from == nil {
 		return false
 	}
-	i := slices.IndexFunc(part.tensors[t.Name], func(n *nodeSlice) bool {
-		return slices.Equal(n.offset, s.Offset) && slices.Equal(n.shape, s.Shape)
-	})
-	if i < 0 {
-		return false
-	}
-	from := part.tensors[t.Name][i]
 	bytes, err := k.readSlot(ctx, from, s, p, dst)
 	switch {
 	case err == nil:

@@ -12,8 +12,7 @@ import (
 // wanted is a range of one saved slice, and where its bytes go.
 type wanted struct {
 	t *TensorInfo
-	// copies are the slices that have the range, with the same bytes: the nearest first, then
-	// those of other ranks.
+	// copies are the slices that have the range, with the same bytes.
 	copies        []*SliceInfo
 	offset, shape []int64
 	dst           []byte
@@ -25,7 +24,7 @@ func (w *wanted) plan(s *SliceInfo) *plan {
 }
 
 // copiesOf returns the slices of t, as lists of copies. The ranks of a restore spread their reads
-// over the copies, except that the memory of this node comes first.
+// over the copies. Where the memory of this node has a slice, it stands for each copy.
 func (k *Checkpoint) copiesOf(t *TensorInfo) [][]*SliceInfo {
 	var out [][]*SliceInfo
 	for i := 0; i < len(t.Slices); {
@@ -34,11 +33,6 @@ func (k *Checkpoint) copiesOf(t *TensorInfo) [][]*SliceInfo {
 			j++
 		}
 		best := i + int(k.prefer)%(j-i)
-		for n := i; n < j; n++ {
-			if k.onNode(&t.Slices[n]) {
-				best = n
-			}
-		}
 		copies := make([]*SliceInfo, 0, j-i)
 		for n := range j - i {
 			copies = append(copies, &t.Slices[i+(best-i+n)%(j-i)])

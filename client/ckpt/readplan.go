@@ -62,17 +62,18 @@ func (p *Plan) Reads() (reads []PlannedRead) {
 			continue
 		}
 		from := w.copies[0]
+		here := p.k.onNode(w.t, from) != nil
 		w.plan(from).each(w.dst, p.k.opts.OverRead, func(r window) bool {
-			reads = append(reads, p.read(from, r))
+			reads = append(reads, p.read(from, r, here))
 			return true
 		})
 	}
-	eachGroup(shorts, p.k.opts.OverRead, func(r window, group []*small) { reads = append(reads, p.read(group[0].from, r)) })
+	eachGroup(shorts, p.k.opts.OverRead, func(r window, group []*small) { reads = append(reads, p.read(group[0].from, r, false)) })
 	return reads
 }
 
-func (p *Plan) read(from *SliceInfo, w window) PlannedRead {
-	return PlannedRead{File: p.k.top.files[from.File].Name, Offset: w.targets[0].file, Bytes: w.length(), OnNode: p.k.onNode(from)}
+func (p *Plan) read(from *SliceInfo, w window, here bool) PlannedRead {
+	return PlannedRead{File: p.k.top.files[from.File].Name, Offset: w.targets[0].file, Bytes: w.length(), OnNode: here}
 }
 
 // Run reads all slices, several at once, each range from the nearest level that has it: the memory of

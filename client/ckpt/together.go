@@ -21,7 +21,7 @@ func (s *small) target() target { return target{s.p.file, s.dst[s.p.dst : s.p.ds
 // asSmall returns the range as a short run; nil if it is none.
 func (k *Checkpoint) asSmall(w *wanted) *small {
 	from := w.copies[0]
-	if k.onNode(from) {
+	if k.onNode(w.t, from) != nil {
 		return nil
 	}
 	p := w.plan(from)
