@@ -58,7 +58,9 @@ type Arena struct {
 	// reclaim frees cached memory, as little as it can at a time. It returns false
 	// if there is none. It is set before the arena is used, and called without mu.
 	reclaim func() bool
-	wait    limit.Resource
+	// short is called, without mu, before a call waits for so many bytes.
+	short func(bytes int64)
+	wait  limit.Resource
 
 	mu      sync.Mutex // guards the fields below
 	runs    *runs
@@ -87,7 +89,7 @@ func OpenArena(cfg ArenaConfig) (*Arena, error) {
 			Err: fmt.Errorf("map %d MiB: %w", cfg.Bytes>>20, err)}
 	}
 	cfg.Wait.Name = cmp.Or(cfg.Wait.Name, "memory of chunks")
-	return &Arena{mem: mem, wait: cfg.Wait, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
+	return &Arena{mem: mem, wait: cfg.Wait, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }, short: func(int64) {}}, nil
 }
 
 // Get lends a buffer of n bytes, 1 to bufpool.MaxSize. If no memory is free, it
@@ -120,6 +122,7 @@ func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	a.mu.Lock()
 	a.waits++
 	a.mu.Unlock()
+	a.short(int64(w.blocks) * block)
 	var first int
 	err := a.wait.Wait(ctx, func(ctx context.Context) error {
 		select {

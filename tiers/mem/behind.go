@@ -2,6 +2,7 @@ package mem
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"slices"
@@ -29,7 +30,8 @@ const (
 
 // behind holds the chunks of a device that are only in memory.
 type behind struct {
-	running sync.WaitGroup // Run
+	running  sync.WaitGroup // Run
+	deferred *deferred      // of the host
 
 	short func() bool // the memory for dirty chunks gets short
 
@@ -38,7 +40,7 @@ type behind struct {
 	accepts bool
 	queue   []*dirtyChunk
 	writing int                             // writers that have a chunk
-	chunks  map[moraine.ChunkID]*dirtyChunk // queued, being written, and those that cannot be written
+	chunks  map[moraine.ChunkID]*dirtyChunk // deferred, queued, being written, and those that cannot be written
 	fresh   int                             // number of chunks that replace none on the device
 	bytes   int64
 	rotten  rotten
@@ -47,6 +49,9 @@ type behind struct {
 // dirtyChunk is one chunk that has to be written.
 type dirtyChunk struct {
 	*held
+	behind   *behind       // of its device
+	step     uint64        // see TakeDeferred; 0: its write is not deferred
+	place    *list.Element // guarded by deferred.mu: in deferred.order; nil: it is not deferred, or not any more
 	arrived  time.Time     // when it was added
 	replaces bool          // the device has an older version of the chunk
 	done     chan struct{} // closed when the chunk is written, or will never be
@@ -55,8 +60,8 @@ type dirtyChunk struct {
 	failed   bool          // guarded by behind.mu: no writer will try it again
 }
 
-func newBehind(short func() bool) *behind {
-	b := &behind{short: short, chunks: map[moraine.ChunkID]*dirtyChunk{}}
+func newBehind(m *Memory) *behind {
+	b := &behind{short: m.short, deferred: &m.deferred, chunks: map[moraine.ChunkID]*dirtyChunk{}}
 	b.change = sync.NewCond(&b.mu)
 	return b
 }
@@ -80,6 +85,10 @@ func (b *behind) add(d *dirtyChunk) bool {
 	b.bytes += d.size()
 	if !d.replaces {
 		b.fresh++
+	}
+	if d.step != 0 {
+		b.deferred.add(d)
+		return true
 	}
 	b.queue = append(b.queue, d)
 	b.change.Signal()
@@ -185,6 +194,11 @@ func (b *behind) accept(yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.accepts = yes
+	if !yes {
+		for _, d := range b.deferred.of(b) {
+			b.enqueueDeferred(d)
+		}
+	}
 	b.change.Broadcast()
 }
 
@@ -301,15 +315,19 @@ func (t *Tier) release(d *dirtyChunk) {
 func (t *Tier) cancelWrite(id moraine.ChunkID) {
 	t.behind.mu.Lock()
 	d := t.behind.chunks[id]
-	failed := d != nil && d.failed
+	failed, waits := d != nil && d.failed, false
 	if d != nil {
 		t.behind.remove(d)
 		d.canceled = true
+		waits = t.m.deferred.take(d)
 	}
 	t.behind.mu.Unlock()
 	t.m.cache.drop(t.key(id))
-	if failed {
+	if failed || waits { // no writer has it
 		t.release(d)
+	}
+	if waits {
+		close(d.done)
 	}
 }
 
@@ -320,12 +338,15 @@ func (t *Tier) cancelAll() {
 	}
 }
 
-// Sync waits until the chunks that were taken before the call are on the device. It
-// returns the error of a failed write. A chunk that is not here at all is no error.
+// Sync waits until the chunks that were taken before the call are on the device, also
+// the deferred ones. It returns the error of a failed write. A chunk that is not here at all is no error.
 func (t *Tier) Sync(ctx context.Context, ids []moraine.ChunkID) error {
 	for _, id := range ids {
 		t.behind.mu.Lock()
 		d := t.behind.chunks[id]
+		if d != nil {
+			t.behind.enqueueDeferred(d)
+		}
 		t.behind.mu.Unlock()
 		if d == nil {
 			continue

@@ -13,10 +13,10 @@
 // unused chunks (cache.go) if it must. Tier.Take (take.go) writes the chunk to the
 // device, or has it written behind (behind.go), and keeps it. View (tier.go) lends
 // a range of a chunk in memory. Otherwise it reads from the device, and caches the
-// chunks that it read whole.
+// chunks that it read whole. TakeDeferred puts off the write (deferred.go).
 //
-// Locks, outermost first: claims of chunks, behind.mu, cache.mu, Arena.mu. The last
-// two are never held together, and none is held across I/O.
+// Locks, outermost first: claims of chunks, behind.mu, deferred.mu, cache.mu, Arena.mu.
+// The last three are never held together, and none is held across I/O.
 package mem
 
 import (
@@ -51,6 +51,8 @@ type Memory struct {
 	cache *cache
 	dirty *limit.Semaphore // bytes of dirty chunks
 	tiers int
+
+	deferred deferred
 }
 
 // Open maps the arena. Errors: those of OpenArena.
@@ -66,11 +68,18 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}, nil
+	m := &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}
+	m.deferred.limit = cfg.DirtyBytes / 4 * 3
+	arena.short = m.shorten
+	return m, nil
 }
 
-// short reports whether more than half of the memory for dirty chunks is in use.
-func (m *Memory) short() bool { return 2*m.dirty.InUse() > m.dirty.Size() }
+// short reports whether more than half of the memory for dirty chunks is in use that the deferred ones
+// leave.
+func (m *Memory) short() bool {
+	deferred, _ := m.deferred.stats()
+	return 2*(m.dirty.InUse()-deferred) > m.dirty.Size()-deferred
+}
 
 // Arena lends the buffers for Take, and for the reads of the devices.
 func (m *Memory) Arena() *Arena { return m.arena }
@@ -86,7 +95,7 @@ type Lower interface {
 // accepts chunks of a cluster. Over is called for one device after the other,
 // before they are used.
 func (m *Memory) Over(lower Lower, cluster moraine.UUID) *Tier {
-	t := &Tier{m: m, number: m.tiers, cluster: cluster, lower: lower, behind: newBehind(m.short)}
+	t := &Tier{m: m, number: m.tiers, cluster: cluster, lower: lower, behind: newBehind(m)}
 	m.tiers++
 	return t
 }
@@ -100,15 +109,20 @@ type Stats struct {
 	Arena      ArenaStats
 	CleanBytes int64 // cached for reads
 	DirtyBytes int64 // not on a device yet
-	Chunks     int   // all chunks in memory
-	Hits       uint64
-	Misses     uint64
-	Evictions  uint64
+	// DeferredBytes are those of them that no writer takes yet. Pressed counts the deferred chunks
+	// that were written because memory was short.
+	DeferredBytes int64
+	Pressed       uint64
+	Chunks        int // all chunks in memory
+	Hits          uint64
+	Misses        uint64
+	Evictions     uint64
 }
 
 // Stats returns the state of the memory.
 func (m *Memory) Stats() Stats {
 	s := Stats{Arena: m.arena.Stats()}
+	s.DeferredBytes, s.Pressed = m.deferred.stats()
 	c := m.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()

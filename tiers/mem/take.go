@@ -20,6 +20,19 @@ import (
 // bytes is reached. Then puts go at the pace of the device. Errors are those of
 // tiers.Tier.
 func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, level moraine.Level) (moraine.Level, error) {
+	return t.take(ctx, h, buf, sums, level, 0)
+}
+
+// TakeDeferred is Take at level Memory of a chunk that is not written behind before
+// WriteDeferred selects its step, memory is short, or Run ends. step is not 0. Where
+// Take would not write behind, the chunk is on the device when TakeDeferred returns.
+func (t *Tier) TakeDeferred(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, step uint64) (moraine.Level, error) {
+	level, err := t.take(ctx, h, buf, sums, moraine.Memory, step)
+	t.m.trim()
+	return level, err
+}
+
+func (t *Tier) take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, level moraine.Level, step uint64) (moraine.Level, error) {
 	const op = "mem.Take"
 	if err := t.begin(op); err != nil {
 		buf.Release()
@@ -28,7 +41,7 @@ func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, su
 	defer t.calls.Done()
 	size := int64(cap(buf.Bytes()))
 	if level < moraine.NVMe && t.roomBelow(&h) && t.behind.admits() && t.m.dirty.TryAcquire(size) {
-		return t.takeBehind(ctx, h, buf, sums)
+		return t.takeBehind(ctx, h, buf, sums, step)
 	}
 	if err := t.claims.Take(ctx, h.ID); err != nil {
 		buf.Release()
@@ -53,7 +66,7 @@ func (t *Tier) roomBelow(h *tiers.Header) bool {
 
 // takeBehind takes a chunk into memory, and has it written behind. The caller has
 // acquired the dirty bytes.
-func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32) (moraine.Level, error) {
+func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, step uint64) (moraine.Level, error) {
 	const op = "mem.Take"
 	var level moraine.Level
 	held, err := false, t.lower.Err()
@@ -64,7 +77,7 @@ func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buff
 	}
 	size := int64(cap(buf.Bytes()))
 	if err == nil {
-		level, held, err = t.takeDirty(ctx, h, buf, sums)
+		level, held, err = t.takeDirty(ctx, h, buf, sums, step)
 	}
 	if !held {
 		t.m.dirty.Release(size)
@@ -75,7 +88,7 @@ func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buff
 
 // takeDirty makes the chunk a dirty one. It does not keep a chunk that is already
 // there.
-func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32) (level moraine.Level, held bool, err error) {
+func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, step uint64) (level moraine.Level, held bool, err error) {
 	const op = "mem.Take"
 	if err := t.claims.Take(ctx, h.ID); err != nil {
 		return 0, false, gaveUp(op, h.ID, err)
@@ -91,7 +104,7 @@ func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffe
 	case err != nil && !errors.Is(err, moraine.NotFound):
 		return 0, false, err
 	}
-	if err := t.hold(h, buf, sums, err == nil); err != nil {
+	if err := t.hold(h, buf, sums, err == nil, step); err != nil {
 		return 0, false, err
 	}
 	return moraine.Memory, true, nil
@@ -99,13 +112,13 @@ func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffe
 
 // hold makes a chunk a dirty one. replaces says whether the device has an older
 // version. The caller holds the claim.
-func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces bool) error {
+func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces bool, step uint64) error {
 	t.cancelWrite(h.ID) // the dirty version is older
 	c := chunkOf(t.key(h.ID), h, buf, sums)
 	c.dirty, c.refs = true, 1
 	// The writer needs the claim, so readers find the chunk here before it is
 	// written.
-	if !t.behind.add(&dirtyChunk{held: c, arrived: t.m.deps.Clock.Now(), replaces: replaces, done: make(chan struct{})}) {
+	if !t.behind.add(&dirtyChunk{held: c, behind: t.behind, step: step, arrived: t.m.deps.Clock.Now(), replaces: replaces, done: make(chan struct{})}) {
 		return &moraine.Error{Op: "mem.Take", Ref: h.ID.String(), Kind: moraine.Unavailable, Err: errors.New("shutting down")}
 	}
 	t.m.cache.put(c)
