@@ -144,6 +144,8 @@ func (h *heart) observe(devices []*wire.Device, out int, now mem.Stats) {
 	m.DevicesOut.Set(float64(out))
 	m.MemoryBytes.Set(float64(now.Arena.InUseBytes - now.CleanBytes))
 	m.MemoryDirty.Set(float64(now.DirtyBytes))
+	m.MemoryDeferred.Set(float64(now.DeferredBytes))
+	m.DeferredWrites.Add(float64(now.Pressed - h.seen.Pressed))
 	m.MemoryKept.Set(float64(now.CleanBytes))
 	m.MemoryWaits.Add(float64(now.Arena.Waits - h.seen.Arena.Waits))
 	m.MemoryHits.Add(float64(now.Hits - h.seen.Hits))

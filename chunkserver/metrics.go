@@ -25,6 +25,8 @@ type Metrics struct {
 	MemoryBytes                               prometheus.Gauge       // lent to chunks in flight, as of the last heartbeat
 	MemoryWaits                               prometheus.Counter     // requests that had to wait for memory
 	MemoryDirty                               prometheus.Gauge       // chunks only in memory, as of the last heartbeat
+	MemoryDeferred                            prometheus.Gauge       // of these the deferred ones
+	DeferredWrites                            prometheus.Counter     // deferred chunks that were written because memory was short
 	Settled                                   *prometheus.CounterVec // chunks that were only in memory, by outcome: written or gone
 	MemoryKept                                prometheus.Gauge       // cached chunks, as of the last heartbeat
 	MemoryHits, MemoryMisses, MemoryEvictions prometheus.Counter
@@ -70,6 +72,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		MemoryBytes:     f.Gauge("memory_bytes", "Memory lent to chunks in flight."),
 		MemoryWaits:     f.Counter("memory_waits_total", "Requests that waited for memory."),
 		MemoryDirty:     f.Gauge("memory_dirty_bytes", "Memory of chunks that are only in memory, and being written to their devices."),
+		MemoryDeferred:  f.Gauge("memory_deferred_bytes", "Memory of chunks that are only in memory because their step stays there by its policy."),
+		DeferredWrites:  f.Counter("deferred_writes_total", "Chunks of steps that stay in memory which were written to a device because memory was short."),
 		MemoryKept:      f.Gauge("memory_kept_bytes", "Memory of cached chunks."),
 		MemoryHits:      f.Counter("memory_hits_total", "Reads of chunks that were in memory."),
 		MemoryMisses:    f.Counter("memory_misses_total", "Reads of chunks that were not in memory."),

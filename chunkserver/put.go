@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/transport"
@@ -15,8 +16,8 @@ import (
 
 // PutChunk implements transport.ChunkService. At level memory the chunk may be
 // only in memory when PutChunk returns. It is then verified, under its device's boot epoch, and being
-// written to the device. The level of the reply says whether it is. At any
-// other level it is on the device, synced.
+// written to the device, unless it is deferred for a step that stays in memory. The level of the
+// reply says whether it is. At any other level it is on the device, synced.
 func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	start := s.deps.Clock.Now()
 	reply, err := s.put(ctx, req, p)
@@ -69,11 +70,19 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 			return &wire.PutChunkReply{Level: uint32(moraine.NVMe), Epoch: epoch}, err
 		}
 	}
-	level, err := d.tier.Take(ctx, h, buf, sums, want)
+	level, err := d.take(ctx, req, h, buf, sums, want)
 	if err != nil {
 		return nil, err
 	}
 	return &wire.PutChunkReply{Level: uint32(level), Epoch: epoch}, nil
+}
+
+// take gives a chunk to the device's tier, and returns the level that it has then.
+func (d *device) take(ctx context.Context, req *wire.PutChunk, h tiers.Header, buf *bufpool.Buffer, sums []uint32, want moraine.Level) (moraine.Level, error) {
+	if want == moraine.Memory && req.DeferredFor != 0 {
+		return d.tier.TakeDeferred(ctx, h, buf, sums, req.DeferredFor)
+	}
+	return d.tier.Take(ctx, h, buf, sums, want)
 }
 
 // displace makes room for a repaired chunk. The device may have a chunk of the

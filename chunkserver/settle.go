@@ -3,18 +3,30 @@ package chunkserver
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// settleBatch is how many chunks one request settles: the limit of its command.
-const settleBatch = 128
+const (
+	// settleBatch is how many chunks one request settles: the limit of its command.
+	settleBatch = 128
+	// maxDeferredSteps is how many steps with deferred chunks one request names; the next pass names
+	// others if there are more.
+	maxDeferredSteps = 1024
+	// goneAfter is how long after the removal of its step a deferred chunk waits for its deletion. A
+	// chunk that is still recorded then belongs to another file too, and is written.
+	goneAfter = time.Minute
+)
 
 // settler settles the chunks of one device.
 type settler struct {
 	deps *Deps
 	d    *device
+	// gone has since when the metadata service says of a step with deferred chunks that it was removed.
+	gone map[uint64]time.Time
 }
 
 // run reports where the chunks of a device that are recorded at level memory
@@ -38,7 +50,8 @@ func (st *settler) run(ctx context.Context) {
 // settle processes once the chunks that are recorded at level memory. It leaves
 // those that are still being written to the device for the next time.
 func (st *settler) settle(ctx context.Context) error {
-	list := &wire.ListMemory{Device: uint32(st.d.id)}
+	steps := st.d.tier.Deferred()
+	list := &wire.ListMemory{Device: uint32(st.d.id), DeferredFor: steps[:min(len(steps), maxDeferredSteps)]}
 	for {
 		// Read the epoch before any chunk: a result counts only while this process
 		// is the one that acknowledged the device's chunks.
@@ -48,6 +61,7 @@ func (st *settler) settle(ctx context.Context) error {
 			return err
 		}
 		page := resp.GetMemory()
+		st.writeDeferred(page)
 		settled, err := st.locate(ctx, page.GetChunks())
 		if err != nil {
 			return err
@@ -61,6 +75,31 @@ func (st *settler) settle(ctx context.Context) error {
 		last := page.Chunks[len(page.Chunks)-1]
 		list.AfterStripe, list.AfterIndex = last.Stripe, last.Index
 	}
+}
+
+// writeDeferred has the chunks of steps written that go on to the device, and those that outlived
+// their step.
+func (st *settler) writeDeferred(page *wire.MemoryReply) {
+	now := st.deps.Clock.Now()
+	since := make(map[uint64]time.Time, len(page.GetGone()))
+	for _, step := range page.GetGone() {
+		since[step] = now
+		if at, known := st.gone[step]; known {
+			since[step] = at
+		}
+	}
+	st.gone = since
+	if len(page.GetWrite()) == 0 && len(since) == 0 {
+		return
+	}
+	recorded := make(map[moraine.ChunkID]bool, len(page.GetChunks()))
+	for _, c := range page.GetChunks() {
+		recorded[chunkID(c.Stripe, c.Index)] = true
+	}
+	st.d.tier.WriteDeferred(func(id moraine.ChunkID, step uint64) bool {
+		at, gone := since[step]
+		return slices.Contains(page.GetWrite(), step) || gone && recorded[id] && now.Sub(at) >= goneAfter
+	})
 }
 
 // locate determines where chunks are, and leaves out those that are still in

@@ -19,7 +19,11 @@ import (
 )
 
 func (f *fakeMeta) listMemory(op *wire.ListMemory) *wire.MetaResponse {
-	reply := &wire.MemoryReply{}
+	among := func(steps []uint64) func(uint64) bool {
+		return func(step uint64) bool { return !slices.Contains(steps, step) }
+	}
+	reply := &wire.MemoryReply{Write: slices.DeleteFunc(slices.Clone(op.DeferredFor), among(f.write)),
+		Gone: slices.DeleteFunc(slices.Clone(op.DeferredFor), among(f.gone))}
 	for _, c := range f.memory {
 		switch {
 		case c.Stripe < op.AfterStripe || (c.Stripe == op.AfterStripe && c.Index <= op.AfterIndex):

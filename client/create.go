@@ -23,6 +23,10 @@ type CreateOptions struct {
 	Scheme moraine.Scheme
 	// Level overrides Config.Level unless it is 0.
 	Level moraine.Level
+	// DeferFor, with level memory, is the directory of a step that stays in memory by its policy:
+	// chunkservers put off the device writes of the file until they need the memory or the step rises.
+	// 0: they write at once.
+	DeferFor moraine.InodeID
 	// Xattrs are extended attributes that the file gets before its name.
 	Xattrs map[string][]byte
 	// Expect, with Replace, is what must have the name at the moment of the commit. Otherwise the
@@ -125,7 +129,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 		}
 	}
 	f := &File{c: c, ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,
-		sender: stripeio.Sender{Engine: c.io, Inode: moraine.InodeID(attr.Inode), Level: opts.Level,
+		sender: stripeio.Sender{Engine: c.io, Inode: moraine.InodeID(attr.Inode), Level: opts.Level, DeferFor: opts.DeferFor,
 			Key: stripeio.GrantKey{Tenant: attr.Tenant, Scheme: opts.Scheme, Dir: parent}},
 		slots: make(chan struct{}, c.cfg.StripesInFlight),
 		log:   commitLog{arrived: map[int][]stripeio.SentStripe{}, generation: attr.Generation}}

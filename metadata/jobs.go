@@ -176,13 +176,14 @@ func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse,
 	}
 }
 
-// ended reports whether a checkpoint reached a final state, and if that is committed, a level.
+// ended reports whether a checkpoint reached a final state, and if that is committed, a level, or
+// stays in memory and will not reach it.
 func ended(s *wire.Step, level uint32) bool {
 	switch s.GetState() {
 	case wire.StepState_STEP_STATE_OPEN, wire.StepState_STEP_STATE_SEALED:
 		return false
 	case wire.StepState_STEP_STATE_COMMITTED:
-		return s.GetLevel() >= level
+		return s.GetLevel() >= level || s.GetStaysInMemory()
 	default:
 		return true
 	}

@@ -28,7 +28,7 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes, Level: s.opts.Level.String(),
+	mem, failed, err := r.agent.begin(ctx, agentproto.Begin{Step: s.step, Bytes: slotBytes(s.opts.Bytes), Reserve: s.opts.Bytes, Level: levelName(s.opts.Level),
 		SealTimeoutMillis: s.opts.SealTimeout.Milliseconds(), NoWait: s.opts.Busy == busy.Skip, Supersede: s.opts.Busy == busy.Supersede})
 	if err != nil {
 		return s.wrap(err)
@@ -38,6 +38,14 @@ func (r *Run) beginAtAgent(ctx context.Context, s *Part) error {
 	}
 	s.stage = stage{metrics: r.opts.Metrics, slot: mem, rest: mem}
 	return nil
+}
+
+// levelName returns the name of a level, and nothing for the default.
+func levelName(l moraine.Level) string {
+	if l == 0 {
+		return ""
+	}
+	return l.String()
 }
 
 // sealAtAgent gives the part to the agent: from then on it survives this process.

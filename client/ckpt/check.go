@@ -41,7 +41,7 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 	if step.GetBelowNvme() > 0 {
 		level = moraine.Memory // the index need not be safer than the parts
 	}
-	w, err := c.create(ctx, moraine.InodeID(step.GetDir()), level)
+	w, err := c.create(ctx, moraine.InodeID(step.GetDir()), level, level == moraine.Memory && step.GetStaysInMemory())
 	if err != nil {
 		return nil, err
 	}

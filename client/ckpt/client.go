@@ -63,8 +63,12 @@ func (o overClient) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	return o.Raw().Meta(ctx, req)
 }
 
-func (o overClient) create(ctx context.Context, near moraine.InodeID, level moraine.Level) (fileWriter, error) {
-	f, err := o.CreateUnlinked(ctx, near, client.CreateOptions{Level: level})
+func (o overClient) create(ctx context.Context, near moraine.InodeID, level moraine.Level, deferred bool) (fileWriter, error) {
+	opts := client.CreateOptions{Level: level}
+	if deferred {
+		opts.DeferFor = near
+	}
+	f, err := o.CreateUnlinked(ctx, near, opts)
 	if err != nil {
 		return nil, err
 	}

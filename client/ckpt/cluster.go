@@ -14,8 +14,9 @@ type cluster interface {
 	// Meta makes one request, retried across failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 	// create makes an unlinked file in the tenant of the directory near. Its bytes are acknowledged
-	// at level, memory or nvme.
-	create(ctx context.Context, near moraine.InodeID, level moraine.Level) (fileWriter, error)
+	// at level, memory or nvme. deferred, with memory, puts off the device writes: near is the directory
+	// of a step that stays in memory.
+	create(ctx context.Context, near moraine.InodeID, level moraine.Level, deferred bool) (fileWriter, error)
 	// open opens a file by its number, linked or not.
 	open(ctx context.Context, inode moraine.InodeID) (fileReader, error)
 	// openObject opens the object that has all of a file: reads come from the bucket alone.

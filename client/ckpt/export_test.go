@@ -36,7 +36,7 @@ type TestCluster interface {
 
 type testCluster struct{ TestCluster }
 
-func (c testCluster) create(ctx context.Context, near moraine.InodeID, _ moraine.Level) (fileWriter, error) {
+func (c testCluster) create(ctx context.Context, near moraine.InodeID, _ moraine.Level, _ bool) (fileWriter, error) {
 	return c.Create(ctx, near)
 }
 func (c testCluster) open(ctx context.Context, inode moraine.InodeID) (fileReader, error) {

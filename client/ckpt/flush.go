@@ -133,6 +133,7 @@ func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
 		Key: s.key(), Rank: s.run.opts.Rank, World: s.run.opts.World,
 		SealTimeoutMillis: uint64(s.opts.SealTimeout.Milliseconds()), Bytes: uint64(s.opts.Bytes),
+		Level: uint32(s.opts.Level),
 	}}})
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, 
 	g.SetLimit(filesAtOnce)
 	for i := range files {
 		g.Go(func() (err error) {
-			sealed.Files[i], results[i], err = files[i].write(gctx, s, moraine.InodeID(step.GetDir()))
+			sealed.Files[i], results[i], err = files[i].write(gctx, s, step)
 			return err
 		})
 	}

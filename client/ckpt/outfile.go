@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,12 @@ type outFile struct {
 }
 
 // write writes one file of s and commits it, unlinked.
-func (f *outFile) write(ctx context.Context, s *Part, near moraine.InodeID) (*wire.PartFile, committed, error) {
-	w, err := s.run.c.create(ctx, near, s.opts.Level)
+func (f *outFile) write(ctx context.Context, s *Part, step *wire.Step) (*wire.PartFile, committed, error) {
+	level := cmp.Or(s.opts.Level, moraine.NVMe)
+	if step.GetStaysInMemory() {
+		level = moraine.Memory
+	}
+	w, err := s.run.c.create(ctx, moraine.InodeID(step.GetDir()), level, step.GetStaysInMemory())
 	if err != nil {
 		return nil, committed{}, err
 	}

@@ -14,7 +14,8 @@ import (
 type LevelPolicy struct {
 	Level moraine.Level // memory, nvme or object
 	// The steps whose number Every divides belong to the level. 0: all steps for memory and nvme, and
-	// for object only those that something else brings to the bucket.
+	// for object only those that something else brings to the bucket. With Every of nvme above 1, the
+	// other steps stay in memory, unless Every of object divides their number.
 	Every uint64
 	// A step stays while any of these keeps it; if none is set all steps of the level stay. A step
 	// that no level keeps is removed. See docs/semantics/checkpoints.md.
@@ -73,6 +74,19 @@ func policyOf(w *wire.Policy) Policy {
 			KeepFor: time.Duration(l.GetKeepMillis()) * time.Millisecond, KeepBytes: l.GetKeepBytes(), KeepTags: l.GetKeepTags()})
 	}
 	return p
+}
+
+// EndsAt returns the level at which a step ends that nobody brings further: memory if it stays there,
+// object if the policy brings it to the bucket, and otherwise nvme. A step that is safer already stays
+// as it is.
+func (p Policy) EndsAt(s StepInfo) moraine.Level {
+	switch {
+	case retention.Selects(p.rules(), moraine.Object, s.Step) && s.Mark != MarkQuarantined:
+		return moraine.Object
+	case s.StaysInMemory:
+		return max(s.Level, moraine.Memory)
+	}
+	return max(s.Level, moraine.NVMe)
 }
 
 // rules returns the policy as package retention has it.

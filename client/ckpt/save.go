@@ -1,7 +1,6 @@
 package ckpt
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +20,9 @@ type BeginOptions struct {
 	SealTimeout time.Duration
 	// Level is where the service has the part's bytes when it accepts them: memory, of as many
 	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves, but only
-	// after repair if a host ends before: see docs/semantics/checkpoints.md. Default nvme.
+	// after repair if a host ends before: see docs/semantics/checkpoints.md. Default: nvme, and
+	// memory for a step that stays in memory by the policy of the run (StepInfo.StaysInMemory). If a
+	// rank gives nvme, the step does not stay there.
 	Level moraine.Level
 	// Bytes is how many bytes of tensors and blobs the part will have at most. The service reserves
 	// them: Begin fails with QuotaExceeded or NoSpace if they do not fit. With an agent they must be
@@ -90,7 +91,6 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
-	opts.Level = cmp.Or(opts.Level, moraine.NVMe)
 	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
 		slices: make(map[string][]stagedTensor), announced: make(chan struct{}), sealed: make(chan struct{}), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
@@ -99,7 +99,7 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case opts.Level != moraine.Memory && opts.Level != moraine.NVMe:
+	case opts.Level != 0 && opts.Level != moraine.Memory && opts.Level != moraine.NVMe:
 		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("a part cannot be saved at level %s: use memory or nvme", opts.Level))
 	case r.closed:
 		return nil, s.wrap(moraine.Canceled)

@@ -70,10 +70,10 @@ func awaitStep(ctx context.Context, c cluster, op *wire.GetStep) (*wire.Step, er
 // answers at once when ctx ends soon: without a pause, requests would follow each other until then.
 const stepPoll = 100 * time.Millisecond
 
-// waitStep waits until a step is committed at level, or never will be. With an error it returns
-// the step as the service last reported it.
+// waitStep waits until a step is committed at level, or never will be. If the policy leaves the step in
+// memory, it lets it rise. With an error it returns the step as the service last reported it.
 func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey, level moraine.Level) (info StepInfo, err error) {
-	first := min(level, moraine.NVMe) // a step goes there by itself
+	first := min(level, moraine.NVMe) // a step goes there by itself, unless it stays in memory
 	flush := flushOf{c: c}
 	for {
 		s, err := awaitStep(ctx, c, &wire.GetStep{Key: key, WaitMillis: pollMillis, Level: uint32(first)})
@@ -91,12 +91,30 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 			if err := flush.further(ctx, &info); err != nil {
 				return info, err
 			}
+		} else if info.StaysInMemory && first > moraine.Memory {
+			if err := rise(ctx, c, &info); err != nil {
+				return info, err
+			}
 		}
 		pause(ctx, clk, stepPoll)
 		if err := ctx.Err(); err != nil {
 			return info, &moraine.Error{Op: "ckpt.Wait", Ref: info.ref(), Kind: moraine.Timeout, Err: fmt.Errorf("%s: %w", info.Lacks(), err)}
 		}
 	}
+}
+
+// rise lets a step go on to the devices that stays in memory by its policy.
+func rise(ctx context.Context, c cluster, s *StepInfo) error {
+	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MarkStep{MarkStep: &wire.MarkStep{
+		Key: stepKeyOf(s.Run, s.Attempt, s.Step), Rise: true}}})
+	switch kind := moraine.KindOf(err); {
+	case errors.Is(err, moraine.ReadOnly), errors.Is(err, moraine.PermissionDenied):
+		return &moraine.Error{Op: "ckpt.Wait", Ref: s.ref(), Kind: kind, Err: fmt.Errorf(
+			"the policy of the run leaves the step in memory, and this session may not bring it to the devices: wait for level memory, or as a user who may write: %w", err)}
+	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Incomplete):
+		return nil // it has ended; the next answer says how
+	}
+	return err
 }
 
 // pause waits for d, or until ctx ends.
@@ -128,8 +146,11 @@ func (r *Run) waitStepOfBranch(ctx context.Context, step uint64, level moraine.L
 		}
 		// An earlier attempt may have committed the step, and the current one continues from it or
 		// from a later step: it does not save it again.
-		info, err := r.find(ctx, ResolveOptions{Step: step, Exact: true, Level: level})
-		if err == nil || !errors.Is(err, moraine.NotFound) && !errors.Is(err, moraine.Lost) {
+		info, err := r.find(ctx, ResolveOptions{Step: step, Exact: true, Level: moraine.Memory})
+		if err == nil {
+			return waitStep(ctx, r.c, r.opts.Clock, stepKeyOf(info.Run, info.Attempt, info.Step), level)
+		}
+		if !errors.Is(err, moraine.NotFound) && !errors.Is(err, moraine.Lost) {
 			return info, err
 		}
 		pause(ctx, r.opts.Clock, beginPoll)

@@ -44,6 +44,9 @@ type StepInfo struct {
 	Note   string
 	Tags   []string
 	Pinned bool
+	// StaysInMemory says that the policy of the run does not bring the step to the devices, and that
+	// nobody has asked for that. Wait for nvme or object asks, and so does a pin.
+	StaysInMemory bool
 }
 
 // StepState is the state of a step.
@@ -78,6 +81,7 @@ func stepInfo(s *wire.Step) StepInfo {
 		Bytes: s.GetBytes(), Protects: s.GetProtects(), Degraded: s.GetDegraded(),
 		CommittedAt: time.Unix(0, s.GetCommittedAt()), Digest: s.GetDigest(),
 		Mark: marks[s.GetMark()], Note: s.GetNote(), Tags: s.GetTags(), Pinned: s.GetPinned(),
+		StaysInMemory: s.GetStaysInMemory(),
 	}
 }
 
@@ -90,6 +94,8 @@ func (s *StepInfo) Lacks() string {
 	switch {
 	case s.State != StepCommitted:
 		return fmt.Sprintf("%d of %d ranks have sealed", s.Sealed, s.World)
+	case s.StaysInMemory:
+		return fmt.Sprintf("it is committed at %s, and the policy of the run leaves it there", s.Level)
 	case s.BelowNVMe > 0:
 		return fmt.Sprintf("it is committed at %s: %d of %d files are not on their devices yet", s.Level, s.BelowNVMe, s.Files)
 	}

@@ -13,6 +13,8 @@ import (
 type Chunk struct {
 	Version, CRC, Tenant uint32
 	Data                 []byte
+	// DeferredFor is as in the put, until the host is to write the chunk to its device.
+	DeferredFor uint64
 }
 
 // Count returns how many chunks the host keeps.
@@ -81,7 +83,7 @@ func (h *Host) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Pay
 	if old := h.chunks[id]; old != nil && old.Version == req.GetVersion() && old.CRC != req.GetCrc() {
 		return nil, h.failed("put", moraine.Exists)
 	}
-	h.chunks[id] = &Chunk{req.GetVersion(), req.GetCrc(), req.GetTenant(), data}
+	h.chunks[id] = &Chunk{req.GetVersion(), req.GetCrc(), req.GetTenant(), data, req.GetDeferredFor()}
 	return &wire.PutChunkReply{Level: h.reached(req.GetLevel()), Epoch: h.epoch}, nil
 }
 

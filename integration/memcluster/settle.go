@@ -8,7 +8,8 @@ import (
 )
 
 // settle reports, as a chunkserver does, that the chunks which are recorded at level memory are on
-// the device by now. A host that is Weak never writes them.
+// the device by now. A host that is Weak never writes them, and a deferred chunk waits until the
+// service says that its step goes on to the devices.
 func (h *Host) settle(beat *wire.HeartbeatReply) {
 	h.mu.Lock()
 	weak, epoch := h.faults.Weak, h.epoch
@@ -17,10 +18,11 @@ func (h *Host) settle(beat *wire.HeartbeatReply) {
 		if weak {
 			return
 		}
-		resp, err := h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: &wire.ListMemory{Device: device}}})
+		resp, err := h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: &wire.ListMemory{Device: device, DeferredFor: h.deferred()}}})
 		if err != nil {
 			return // the next heartbeat says it again
 		}
+		h.writeDeferred(resp.GetMemory().GetWrite())
 		for chunks := range slices.Chunk(resp.GetMemory().GetChunks(), settleBatch) {
 			_, _ = h.Ask(&wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{SettleChunks: &wire.SettleChunks{
 				Device: device, Epoch: epoch, Chunks: h.located(chunks)}}})
@@ -35,6 +37,9 @@ const settleBatch = 128
 func (h *Host) located(chunks []*wire.SettledChunk) (out []*wire.SettledChunk) {
 	for _, c := range chunks {
 		ch := h.Chunk(moraine.ChunkID{Stripe: moraine.StripeID(c.GetStripe()), Index: uint8(c.GetIndex())})
+		if ch != nil && ch.DeferredFor != 0 {
+			continue
+		}
 		w := &wire.SettledChunk{Stripe: c.GetStripe(), Index: c.GetIndex(), Gone: ch == nil}
 		if ch != nil {
 			w.Version, w.Crc = ch.Version, ch.CRC
@@ -42,4 +47,29 @@ func (h *Host) located(chunks []*wire.SettledChunk) (out []*wire.SettledChunk) {
 		out = append(out, w)
 	}
 	return out
+}
+
+// deferred returns the steps of deferred chunks.
+func (h *Host) deferred() []uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var steps []uint64
+	for _, ch := range h.chunks {
+		if ch.DeferredFor != 0 {
+			steps = append(steps, ch.DeferredFor)
+		}
+	}
+	slices.Sort(steps)
+	return slices.Compact(steps)
+}
+
+// writeDeferred writes the deferred chunks of steps.
+func (h *Host) writeDeferred(steps []uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ch := range h.chunks {
+		if slices.Contains(steps, ch.DeferredFor) {
+			ch.DeferredFor = 0
+		}
+	}
 }

@@ -46,6 +46,13 @@ func Selects(rules []Rule, level moraine.Level, number uint64) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Level == level && r.selects(number) })
 }
 
+// StaysInMemory reports whether the rules leave a step of a number at level memory: they bring only some steps
+// to nvme, and this one neither there nor to the bucket.
+func StaysInMemory(rules []Rule, number uint64) bool {
+	some := slices.ContainsFunc(rules, func(r Rule) bool { return r.Level == moraine.NVMe && r.Every > 1 })
+	return some && !Selects(rules, moraine.NVMe, number) && !Selects(rules, moraine.Object, number)
+}
+
 // Step is what the rules look at.
 type Step struct {
 	Number uint64

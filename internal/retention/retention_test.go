@@ -278,3 +278,29 @@ func TestASettledJudgeNeedsNoStepsBetween(t *testing.T) {
 		t.Fatal("no judge was ever settled")
 	}
 }
+
+// TestStaysInMemory: a step stays in memory if nvme has an interval, and neither that nor the one of the bucket
+// has the step.
+func TestStaysInMemory(t *testing.T) {
+	nvme10, object25 := Rule{Level: nvme, Every: 10}, Rule{Level: object, Every: 25}
+	for _, row := range []struct {
+		rules  []Rule
+		number uint64
+		stays  bool
+	}{
+		{nil, 3, false},
+		{[]Rule{{Level: memory, Every: 2, KeepLast: 2}}, 3, false},
+		{[]Rule{{Level: nvme, KeepLast: 2}}, 3, false},
+		{[]Rule{{Level: nvme, Every: 1}}, 3, false},
+		{[]Rule{object25}, 3, false},
+		{[]Rule{nvme10}, 3, true},
+		{[]Rule{nvme10}, 20, false},
+		{[]Rule{nvme10, object25}, 25, false},
+		{[]Rule{nvme10, object25}, 26, true},
+		{[]Rule{nvme10, {Level: object, KeepLast: 3}}, 26, true},
+	} {
+		if got := StaysInMemory(row.rules, row.number); got != row.stays {
+			t.Errorf("step %d under %+v: %v", row.number, row.rules, got)
+		}
+	}
+}

@@ -113,7 +113,11 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		return &wire.MetaRequest{Op: &wire.MetaRequest_OpenRun{OpenRun: &wire.OpenRun{Parent: c.root, Name: arg, Launch: w["launch"], Job: w["job"],
 			Restart: num(w["restart"]), Takeover: w["takeover"] != "", ReadOnly: w["ro"] != ""}}}
 	case "begin":
-		return &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{Key: s.key(w), Rank: rank, World: uint32(num(w["world"])), SealTimeoutMillis: num(w["timeout"]), Bytes: num(w["bytes"])}}}
+		op := &wire.BeginStep{Key: s.key(w), Rank: rank, World: uint32(num(w["world"])), SealTimeoutMillis: num(w["timeout"]), Bytes: num(w["bytes"])}
+		if w["level"] == "nvme" {
+			op.Level = uint32(moraine.NVMe)
+		}
+		return &wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: op}}
 	case "seal":
 		digest := sha256.Sum256([]byte(w["digest"]))
 		op := &wire.SealPart{Key: s.key(w), Rank: rank, Digest: digest[:], Protects: 2}
@@ -149,7 +153,7 @@ func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *
 		return &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: s.key(w), Force: w["force"] != ""}}}
 	case "mark":
 		marks := map[string]wire.StepMark{"": 0, "none": 1, "healthy": 2, "quarantined": 3}
-		op := &wire.MarkStep{Key: s.key(w), Mark: marks[w["as"]], AddTags: strings.FieldsFunc(w["tag"], comma), RemoveTags: strings.FieldsFunc(w["untag"], comma)}
+		op := &wire.MarkStep{Key: s.key(w), Rise: w["rise"] != "", Mark: marks[w["as"]], AddTags: strings.FieldsFunc(w["tag"], comma), RemoveTags: strings.FieldsFunc(w["untag"], comma)}
 		if note, ok := w["note"]; ok {
 			op.Note = &note
 		}

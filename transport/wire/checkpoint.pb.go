@@ -439,6 +439,7 @@ type BeginStep struct {
 	World             uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`                                                    // number of ranks; all must give the same
 	SealTimeoutMillis uint64                 `protobuf:"varint,4,opt,name=seal_timeout_millis,json=sealTimeoutMillis,proto3" json:"seal_timeout_millis,omitempty"` // without a seal for this long in cluster time, the step is aborted
 	Bytes             uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                    // that the rank will write at most: they must fit the quota and the devices; 0: unknown
+	Level             uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`                                                    // nvme: the step goes on to the devices, whatever the policy says
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -508,6 +509,13 @@ func (x *BeginStep) GetBytes() uint64 {
 	return 0
 }
 
+func (x *BeginStep) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type Step struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Key         *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -536,7 +544,8 @@ type Step struct {
 	Files         uint64       `protobuf:"varint,725,opt,name=files,proto3" json:"files,omitempty"`                          // of the parts and the index
 	BelowNvme     uint64       `protobuf:"varint,726,opt,name=below_nvme,json=belowNvme,proto3" json:"below_nvme,omitempty"` // of these files
 	BelowObject   uint64       `protobuf:"varint,727,opt,name=below_object,json=belowObject,proto3" json:"below_object,omitempty"`
-	Adopted       *Adopted     `protobuf:"bytes,740,opt,name=adopted,proto3" json:"adopted,omitempty"` // not of a step that ranks saved
+	Adopted       *Adopted     `protobuf:"bytes,740,opt,name=adopted,proto3" json:"adopted,omitempty"`                                     // not of a step that ranks saved
+	StaysInMemory bool         `protobuf:"varint,741,opt,name=stays_in_memory,json=staysInMemory,proto3" json:"stays_in_memory,omitempty"` // the policy does not bring it to the devices, and nobody asked for that
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -746,6 +755,13 @@ func (x *Step) GetAdopted() *Adopted {
 	return nil
 }
 
+func (x *Step) GetStaysInMemory() bool {
+	if x != nil {
+		return x.StaysInMemory
+	}
+	return false
+}
+
 // Adopted says from where a step has its files, if a framework wrote them as files.
 type Adopted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -939,6 +955,7 @@ type MarkStep struct {
 	AddTags       []string               `protobuf:"bytes,4,rep,name=add_tags,json=addTags,proto3" json:"add_tags,omitempty"`
 	RemoveTags    []string               `protobuf:"bytes,5,rep,name=remove_tags,json=removeTags,proto3" json:"remove_tags,omitempty"`
 	Pinned        *bool                  `protobuf:"varint,6,opt,name=pinned,proto3,oneof" json:"pinned,omitempty"`
+	Rise          bool                   `protobuf:"varint,7,opt,name=rise,proto3" json:"rise,omitempty"` // the step goes on to the devices; also of a step that is not committed yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1011,6 +1028,13 @@ func (x *MarkStep) GetRemoveTags() []string {
 func (x *MarkStep) GetPinned() bool {
 	if x != nil && x.Pinned != nil {
 		return *x.Pinned
+	}
+	return false
+}
+
+func (x *MarkStep) GetRise() bool {
+	if x != nil {
+		return x.Rise
 	}
 	return false
 }
@@ -2266,13 +2290,14 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\tcommitted\x18\a \x01(\x04R\tcommitted\"I\n" +
 	"\bRunReply\x12#\n" +
 	"\x03run\x18\x01 \x01(\v2\x11.moraine.wire.RunR\x03run\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xa4\x01\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xba\x01\n" +
 	"\tBeginStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05world\x18\x03 \x01(\rR\x05world\x12.\n" +
 	"\x13seal_timeout_millis\x18\x04 \x01(\x04R\x11sealTimeoutMillis\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"\xf3\x05\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\"\x9c\x06\n" +
 	"\x04Step\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.moraine.wire.StepStateR\x05state\x12\x14\n" +
@@ -2300,7 +2325,8 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\n" +
 	"below_nvme\x18\xd6\x05 \x01(\x04R\tbelowNvme\x12\"\n" +
 	"\fbelow_object\x18\xd7\x05 \x01(\x04R\vbelowObject\x120\n" +
-	"\aadopted\x18\xe4\x05 \x01(\v2\x15.moraine.wire.AdoptedR\aadopted\"S\n" +
+	"\aadopted\x18\xe4\x05 \x01(\v2\x15.moraine.wire.AdoptedR\aadopted\x12'\n" +
+	"\x0fstays_in_memory\x18\xe5\x05 \x01(\bR\rstaysInMemory\"S\n" +
 	"\aAdopted\x126\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x06R\x03dir\"\x95\x01\n" +
@@ -2312,7 +2338,7 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x06format\x18\x05 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\"1\n" +
 	"\tLevelTime\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x0e\n" +
-	"\x02at\x18\x02 \x01(\x03R\x02at\"\xe5\x01\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\"\xf9\x01\n" +
 	"\bMarkStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12*\n" +
 	"\x04mark\x18\x02 \x01(\x0e2\x16.moraine.wire.StepMarkR\x04mark\x12\x17\n" +
@@ -2320,7 +2346,8 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\badd_tags\x18\x04 \x03(\tR\aaddTags\x12\x1f\n" +
 	"\vremove_tags\x18\x05 \x03(\tR\n" +
 	"removeTags\x12\x1b\n" +
-	"\x06pinned\x18\x06 \x01(\bH\x01R\x06pinned\x88\x01\x01B\a\n" +
+	"\x06pinned\x18\x06 \x01(\bH\x01R\x06pinned\x88\x01\x01\x12\x12\n" +
+	"\x04rise\x18\a \x01(\bR\x04riseB\a\n" +
 	"\x05_noteB\t\n" +
 	"\a_pinned\"L\n" +
 	"\bStepLoss\x12\x14\n" +

@@ -469,21 +469,24 @@ func (x *StripeRange) GetCount() uint64 {
 // chunk and bytes again succeeds. The reply comes when the chunk is at the requested
 // level.
 type PutChunk struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // layout version
-	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Crc           uint32                 `protobuf:"fixed32,6,opt,name=crc,proto3" json:"crc,omitempty"`         // CRC32C of the payload
-	Level         uint32                 `protobuf:"varint,7,opt,name=level,proto3" json:"level,omitempty"`      // moraine.Level to answer at: memory or nvme
-	Session       uint64                 `protobuf:"fixed64,8,opt,name=session,proto3" json:"session,omitempty"` // whose grant covers it
-	Cipher        uint32                 `protobuf:"varint,9,opt,name=cipher,proto3" json:"cipher,omitempty"`
-	KeyId         uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: accepted even when the device is nearly full
-	LowPriority   bool                   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
-	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Stripe  uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Index   uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Device  uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
+	Version uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // layout version
+	Tenant  uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Crc     uint32                 `protobuf:"fixed32,6,opt,name=crc,proto3" json:"crc,omitempty"`         // CRC32C of the payload
+	Level   uint32                 `protobuf:"varint,7,opt,name=level,proto3" json:"level,omitempty"`      // moraine.Level to answer at: memory or nvme
+	Session uint64                 `protobuf:"fixed64,8,opt,name=session,proto3" json:"session,omitempty"` // whose grant covers it
+	Cipher  uint32                 `protobuf:"varint,9,opt,name=cipher,proto3" json:"cipher,omitempty"`
+	KeyId   uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// deferred_for, at level memory, is the directory of a step that stays in memory by its policy: the
+	// device write waits until the memory is needed or the step rises. 0: it is written at once.
+	DeferredFor   uint64 `protobuf:"fixed64,13,opt,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"`
+	Repair        bool   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: accepted even when the device is nearly full
+	LowPriority   bool   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
+	Urgent        bool   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
+	Capability    []byte `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -584,6 +587,13 @@ func (x *PutChunk) GetCipher() uint32 {
 func (x *PutChunk) GetKeyId() uint32 {
 	if x != nil {
 		return x.KeyId
+	}
+	return 0
+}
+
+func (x *PutChunk) GetDeferredFor() uint64 {
+	if x != nil {
+		return x.DeferredFor
 	}
 	return 0
 }
@@ -1381,7 +1391,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\x06length\x18\x05 \x01(\x04R\x06length\"9\n" +
 	"\vStripeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x06R\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xe8\x02\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x8b\x03\n" +
 	"\bPutChunk\x12\x16\n" +
 	"\x06stripe\x18\x01 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -1393,7 +1403,8 @@ const file_chunk_proto_rawDesc = "" +
 	"\asession\x18\b \x01(\x06R\asession\x12\x16\n" +
 	"\x06cipher\x18\t \x01(\rR\x06cipher\x12\x15\n" +
 	"\x06key_id\x18\n" +
-	" \x01(\rR\x05keyId\x12\x16\n" +
+	" \x01(\rR\x05keyId\x12!\n" +
+	"\fdeferred_for\x18\r \x01(\x06R\vdeferredFor\x12\x16\n" +
 	"\x06repair\x18\v \x01(\bR\x06repair\x12!\n" +
 	"\flow_priority\x18\f \x01(\bR\vlowPriority\x12\x17\n" +
 	"\x06urgent\x18\xd0\x05 \x01(\bR\x06urgent\x12\x1f\n" +

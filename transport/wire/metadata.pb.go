@@ -8423,7 +8423,8 @@ type ListMemory struct {
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"` // those after this one; 0: from the first on
 	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // 1,024 at most, which is also the default
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`                                        // 1,024 at most, which is also the default
+	DeferredFor   []uint64               `protobuf:"fixed64,5,rep,packed,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"` // PutChunk.deferred_for of the chunks whose writes wait, 1,024 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8486,10 +8487,19 @@ func (x *ListMemory) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListMemory) GetDeferredFor() []uint64 {
+	if x != nil {
+		return x.DeferredFor
+	}
+	return nil
+}
+
 type MemoryReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*SettledChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // stripe and index
 	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Write         []uint64               `protobuf:"fixed64,3,rep,packed,name=write,proto3" json:"write,omitempty"` // of deferred_for: these steps go on to the devices
+	Gone          []uint64               `protobuf:"fixed64,4,rep,packed,name=gone,proto3" json:"gone,omitempty"`   // of deferred_for: these steps were removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8536,6 +8546,20 @@ func (x *MemoryReply) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *MemoryReply) GetWrite() []uint64 {
+	if x != nil {
+		return x.Write
+	}
+	return nil
+}
+
+func (x *MemoryReply) GetGone() []uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
 }
 
 // SettleChunks reports the outcome of chunks that are recorded at level memory: a
@@ -14812,17 +14836,20 @@ const file_metadata_proto_rawDesc = "" +
 	"\fSuspectChunk\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x16\n" +
-	"\x06parity\x18\x03 \x01(\bR\x06parity\"~\n" +
+	"\x06parity\x18\x03 \x01(\bR\x06parity\"\xa1\x01\n" +
 	"\n" +
 	"ListMemory\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
 	"\fafter_stripe\x18\x02 \x01(\x06R\vafterStripe\x12\x1f\n" +
 	"\vafter_index\x18\x03 \x01(\rR\n" +
 	"afterIndex\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\rR\x05limit\"U\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12!\n" +
+	"\fdeferred_for\x18\x05 \x03(\x06R\vdeferredFor\"\x7f\n" +
 	"\vMemoryReply\x122\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x1a.moraine.wire.SettledChunkR\x06chunks\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"p\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
+	"\x05write\x18\x03 \x03(\x06R\x05write\x12\x12\n" +
+	"\x04gone\x18\x04 \x03(\x06R\x04gone\"p\n" +
 	"\fSettleChunks\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x122\n" +

@@ -130,7 +130,8 @@ type Begin struct {
 	// Reserve is how many bytes of tensors and blobs the part will have at most. The service reserves
 	// them, and begin fails if they do not fit. 0: unknown.
 	Reserve int64 `json:"reserve,omitempty"`
-	// Level is where the service has the part when it accepts it: memory, or nvme. Empty: nvme.
+	// Level is where the service has the part when it accepts it: memory, or nvme. Empty: nvme, and
+	// memory if the step stays there by the policy of the run.
 	Level string `json:"level,omitempty"`
 	// SealTimeoutMillis aborts the step if no rank has sealed its part for this long. 0: 10 min.
 	SealTimeoutMillis int64 `json:"seal_timeout_ms,omitempty"`

@@ -23,6 +23,7 @@ type putter struct {
 	ticket *Ticket
 	st     *Stripe
 	level  moraine.Level
+	step   moraine.InodeID // see Sender.DeferFor
 	place  placement
 
 	failed []moraine.DeviceID // devices that failed for this stripe, in this round
@@ -53,10 +54,10 @@ type putResult struct {
 // putStripe puts the chunks of an encoded stripe on the devices of the placement, and returns
 // the record to commit. When it returns nil every chunk is at the level. On error some may be,
 // and the end of the grant explains them. It may return errResubmit.
-func (e *Engine) putStripe(ctx context.Context, t *Ticket, st *Stripe, place placement, level moraine.Level) (*wire.Stripe, error) {
+func (e *Engine) putStripe(ctx context.Context, t *Ticket, st *Stripe, place placement, level moraine.Level, step moraine.InodeID) (*wire.Stripe, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	n := st.scheme.Chunks()
-	p := &putter{c: e, ticket: t, st: st, level: level, place: place, chunks: make([]putChunk, n),
+	p := &putter{c: e, ticket: t, st: st, level: level, step: step, place: place, chunks: make([]putChunk, n),
 		results: make(chan putResult, n), began: e.clock.Now()}
 	defer p.sending.Wait() // nothing reads the stripe's memory after we return
 	defer cancel()
@@ -176,7 +177,7 @@ func (p *putter) put(ctx context.Context, index int, dev moraine.DeviceID) (*wir
 	began := p.c.clock.Now()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: uint64(p.ticket.stripe), Index: uint32(index),
 		Device: uint32(dev), Version: 1, Tenant: p.ticket.Grant.tenant, Crc: p.st.sums[index],
-		Level: uint32(p.level), Session: p.ticket.Grant.Session.Id, LowPriority: isLowPriority(ctx), Capability: capability}, p.st.payload(index, p.c.zeros)...)
+		Level: uint32(p.level), DeferredFor: uint64(p.step), Session: p.ticket.Grant.Session.Id, LowPriority: isLowPriority(ctx), Capability: capability}, p.st.payload(index, p.c.zeros)...)
 	p.c.metrics.PutSeconds.Observe(p.c.clock.Now().Sub(began).Seconds())
 	if err == nil && moraine.Level(reply.Level) < p.level {
 		err = &moraine.Error{Op: "put chunk", Ref: deviceRef(dev), Kind: moraine.IOError,

@@ -24,6 +24,8 @@ type Sender struct {
 	Inode  moraine.InodeID
 	Key    GrantKey
 	Level  moraine.Level
+	// DeferFor is the step for which chunkservers put off the device writes at level memory; 0: none.
+	DeferFor moraine.InodeID
 }
 
 // Send puts a stripe's bytes on chunkservers, under as many stripe numbers as necessary. That
@@ -94,7 +96,7 @@ func (f *Sender) sendOne(ctx context.Context, st *Stripe, t *Ticket) (*wire.Stri
 	if err := st.encode(ctx, f.Engine, place.Scheme, nil); err != nil {
 		return nil, err
 	}
-	return f.Engine.putStripe(ctx, t, st, place, f.Level)
+	return f.Engine.putStripe(ctx, t, st, place, f.Level, f.DeferFor)
 }
 
 // copiesOf returns a placement of copies with the same protection as the ticket's scheme, on

@@ -18,7 +18,8 @@ const (
 )
 
 // MarkStep changes the mark, the tags and the pin of a committed step. A quarantined step is on no
-// branch: the links of the run move.
+// branch: the links of the run move. A pinned step goes on to the devices, as does one that the request
+// lets rise.
 func MarkStep(t *kvtx.Tx, op *wire.MarkStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := runInScope(&t.View, t.Scope, "mark step", id.Run); err != nil {
@@ -30,6 +31,10 @@ func MarkStep(t *kvtx.Tx, op *wire.MarkStep) (*wire.MetaResponse, error) {
 		return nil, err
 	case s == nil || s.State == record.StepDeleted:
 		return nil, kvtx.Fail(moraine.NotFound, "mark step", id.String(), "")
+	case op.GetRise() && (s.State == record.StepOpen || s.State == record.StepSealed):
+		s.StaysInMemory = false
+		putStep(t, s)
+		return stepReply(s), nil
 	case s.State != record.StepCommitted:
 		return nil, kvtx.Fail(moraine.Incomplete, "mark step", id.String(), "the step is not committed")
 	}
@@ -39,6 +44,9 @@ func MarkStep(t *kvtx.Tx, op *wire.MarkStep) (*wire.MetaResponse, error) {
 	}
 	if op.Pinned != nil {
 		s.Pinned = op.GetPinned()
+	}
+	if op.GetRise() || s.Pinned {
+		s.StaysInMemory = false
 	}
 	s.Tags = slices.DeleteFunc(s.Tags, func(tag string) bool { return slices.Contains(op.GetRemoveTags(), tag) })
 	for _, tag := range op.GetAddTags() {

@@ -39,6 +39,16 @@ func flushByPolicy(t *kvtx.Tx, s *record.Step, dir *record.Inode) error {
 	return err
 }
 
+// staysInMemory reports whether the policy of a run's directory leaves a step at level memory.
+func staysInMemory(v *kvtx.View, run moraine.InodeID, step uint64) (bool, error) {
+	c, err := v.Counters()
+	if err != nil || c[record.CPolicies] == 0 {
+		return false, err
+	}
+	p, err := tree.Effective(v, run)
+	return err == nil && p.Flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT && retention.StaysInMemory(rulesOf(&p), step), err
+}
+
 // rulesOf returns the rules of a policy.
 func rulesOf(p *record.Policy) []retention.Rule {
 	rules := make([]retention.Rule, len(p.Levels))

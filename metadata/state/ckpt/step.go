@@ -110,6 +110,10 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	case s.World != op.GetWorld():
 		return nil, kvtx.Fail(moraine.Conflict, "begin step", id.String(), "the step has %d ranks, but rank %d expects %d", s.World, op.GetRank(), op.GetWorld())
 	}
+	if s.StaysInMemory && moraine.Level(op.GetLevel()) >= moraine.NVMe {
+		s.StaysInMemory = false
+		putStep(t, s)
+	}
 	p, err := PartRecord(&t.View, id, op.GetRank())
 	if err != nil {
 		return nil, err
@@ -148,6 +152,9 @@ func makeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginSte
 	s := &record.Step{Id: id, State: record.StepOpen, World: op.GetWorld(), Dir: dir.Id, Timeout: op.GetSealTimeoutMillis(), LastSeal: t.ClusterTime()}
 	if s.Timeout == 0 {
 		s.Timeout = defaultSealTimeout
+	}
+	if s.StaysInMemory, err = staysInMemory(&t.View, run.Id, id.Step); err != nil {
+		return nil, err
 	}
 	putStep(t, s)
 	t.Put(t.K.OpenStep(id), []byte{record.StepVersion})

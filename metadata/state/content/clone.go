@@ -104,6 +104,9 @@ func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
 	if w.end+length > tree.MaxFileSize {
 		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "the file would be larger than %d bytes", int64(tree.MaxFileSize))
 	}
+	if err := tree.RaiseStepOf(t, src); err != nil {
+		return err
+	}
 	if src.Stored > 0 {
 		level, err := layout.LevelBeside(&t.View, src)
 		if err != nil {

@@ -184,6 +184,9 @@ func cloneMore(t *kvtx.Tx, j *record.Job, c *record.FileClone, stop int) error {
 	} else if !in {
 		return uncloned(t, c)
 	}
+	if err := tree.RaiseStepOf(t, src); err != nil {
+		return err
+	}
 	i, err := tree.Inode(t, c.Into)
 	if err != nil {
 		return kvtx.Damaged(err)

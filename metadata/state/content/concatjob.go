@@ -215,7 +215,7 @@ func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error)
 	if p.i.Size-p.c.Taken+length > tree.MaxFileSize {
 		return nil, 0, kvtx.Fail(moraine.TooLarge, "concat", p.i.Id.String(), "the file would be larger than %d bytes", int64(tree.MaxFileSize))
 	}
-	return src, length, nil
+	return src, length, tree.RaiseStepOf(p.Tx, src)
 }
 
 // lay takes what one table of a source has in [lo, hi). It shares a table that is entirely in the

@@ -4,6 +4,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -105,7 +106,8 @@ func settleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) erro
 	return QueueRepair(t, s, 0)
 }
 
-// ReadMemory lists the chunks of a device that are recorded as in memory.
+// ReadMemory lists the chunks of a device that are recorded as in memory. It also says what should
+// happen to the chunks whose writes the device defers.
 func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
 	limit := maxMemoryListed
 	if n := int(op.GetLimit()); n > 0 {
@@ -127,7 +129,27 @@ func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
 		reply.Chunks = append(reply.Chunks, &wire.SettledChunk{Stripe: uint64(c.Stripe), Index: uint32(c.Index)})
 		return true
 	})
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}, err
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}, judgeDeferred(v, op.GetDeferredFor(), reply)
+}
+
+// judgeDeferred says of steps, by their directories, which go on to the devices, and which were removed.
+// The others stay in memory.
+func judgeDeferred(v *kvtx.View, dirs []uint64, reply *wire.MemoryReply) error {
+	for _, id := range dirs[:min(len(dirs), maxMemoryListed)] {
+		s, err := tree.StepOfDir(v, moraine.InodeID(id))
+		switch {
+		case err != nil:
+			return err
+		case s == nil || s.State == record.StepDeleted:
+			reply.Gone = append(reply.Gone, id)
+		case !s.StaysInMemory:
+			reply.Write = append(reply.Write, id)
+		}
+	}
+	return nil
 }
 
 // InMemory reports whether chunks of a device are recorded as in memory.

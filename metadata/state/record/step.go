@@ -94,6 +94,9 @@ type Step struct {
 	Format  wire.CheckpointFormat
 	From    moraine.InodeID
 	Adopter moraine.JobID
+	// StaysInMemory says that the policy, when the step began, did not bring it to the devices, and
+	// nobody has asked for that since. Chunkservers then put off the writes of its chunks.
+	StaysInMemory bool
 }
 
 const (
@@ -156,6 +159,7 @@ func (s *Step) fields(c *codec) *codec {
 	oneByte(c, &s.Format)
 	fixed64(c, &s.From)
 	fixed64(c, &s.Adopter)
+	c.bool(&s.StaysInMemory)
 	if state&stepHasLoss != 0 {
 		fixed64(c, &s.Loss.Inode)
 		if uvarint(c, &s.Loss.Offset); s.Loss.Inode == 0 {
@@ -173,6 +177,7 @@ func (s *Step) ToWire() *wire.Step {
 		Protects: s.Protects, Job: uint64(s.Job), Digest: s.Digest,
 		Mark: s.Mark, Note: s.Note, Tags: s.Tags, Pinned: s.Pinned,
 		Files: s.Files, BelowNvme: s.BelowNVMe, BelowObject: s.BelowObject,
+		StaysInMemory: s.StaysInMemory,
 	}
 	if s.Adopted() {
 		w.Adopted = &wire.Adopted{Format: s.Format, Dir: uint64(s.From)}
