@@ -165,8 +165,8 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 func (a *Agent) Dir() string { return a.cfg.Dir }
 
 // Run finds what an earlier agent left, serves until ctx ends, and then writes what is sealed to
-// the cluster, for Config.Grace at most. It fails with Incomplete, naming them, if parts are left
-// that no committed step has.
+// the cluster, and the newest step of each rank to level nvme, for Config.Grace at most. It fails with
+// Incomplete, naming them, if parts are left that no committed step has, or a step below nvme.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.end()
 	if err := a.recover(); err != nil {
@@ -174,13 +174,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.running.Go(a.accept)
 	<-ctx.Done()
-	a.drain(context.WithoutCancel(ctx), a.cfg.Grace)
+	below := slices.DeleteFunc(a.drain(context.WithoutCancel(ctx), a.cfg.Grace), func(p agentproto.Part) bool { return p.State == agentproto.Local })
 	a.end()
 	a.mu.Lock()
 	left := a.list(unwritten) // a trainer may have sealed a part after drain
 	a.mu.Unlock()
-	if len(left) == 0 {
+	switch {
+	case len(left) == 0 && len(below) == 0:
 		return nil
+	case len(left) == 0:
+		return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: fmt.Errorf(
+			"the newest steps of %d ranks are only in the memory of the cluster (first: %s step %d, rank %d): moraine ckpt wait --level nvme brings them to its devices",
+			len(below), below[0].Run, below[0].Step, below[0].Rank)}
 	}
 	return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: fmt.Errorf(
 		"%d parts are in this node's memory only (first: %s step %d, rank %d): start the agent again to go on with them",
@@ -212,16 +217,16 @@ func (a *Agent) end() {
 	_ = a.lock.Close() // it was only held
 }
 
-// drain refuses new parts, and waits until each sealed part is in a committed step, at most for
-// grace.
-func (a *Agent) drain(ctx context.Context, grace time.Duration) {
+// drain refuses new parts, and pushes those that are sealed, at most for grace. It returns what push
+// returns.
+func (a *Agent) drain(ctx context.Context, grace time.Duration) []agentproto.Part {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
 	defer a.pace.lift()()
-	a.pushed(ctx, func(*part) bool { return true })
+	return pusher{a, func(*part) bool { return true }}.push(ctx)
 }
 
 // unwritten reports whether a part is sealed, and in no committed step. The caller holds the mutex.

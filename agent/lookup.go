@@ -21,18 +21,28 @@ func (a *Agent) list(want func(*part) bool) (out []agentproto.Part) {
 		if !want(p) || p.state == agentproto.Committed && p.slot == nil {
 			continue
 		}
-		d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
-			Bytes: p.bytes, State: p.state}
-		d.Written, _ = p.progress()
-		if p.err != nil {
-			d.Error = p.err.Error()
-		}
-		out = append(out, d)
+		out = append(out, p.describe())
 	}
-	slices.SortFunc(out, func(x, y agentproto.Part) int {
+	sortParts(out)
+	return out
+}
+
+// describe describes the part. The caller holds the mutex.
+func (p *part) describe() agentproto.Part {
+	d := agentproto.Part{Run: p.key.path, Attempt: p.key.attempt, Step: p.key.step, Rank: p.key.rank, World: p.run.key.world,
+		Bytes: p.bytes, State: p.state}
+	d.Written, _ = p.progress()
+	if p.err != nil {
+		d.Error = p.err.Error()
+	}
+	return d
+}
+
+// sortParts sorts parts by run, step and rank.
+func sortParts(list []agentproto.Part) {
+	slices.SortFunc(list, func(x, y agentproto.Part) int {
 		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(x.Attempt, y.Attempt), cmp.Compare(x.Step, y.Step), cmp.Compare(x.Rank, y.Rank))
 	})
-	return out
 }
 
 // read returns a sealed part, and its slot opened for reading. Nobody writes to the slot until the

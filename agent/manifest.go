@@ -32,6 +32,8 @@ type manifest struct {
 	Sums []byte `json:"sums,omitempty"`
 	// Committed says that the step is: the slot is only kept to be read.
 	Committed bool `json:"committed,omitempty"`
+	// Level is that of a committed step at that time.
+	Level string `json:"level,omitempty"`
 	// Decided says that Shared is final: which tensors of the seal, by number, another rank of the step
 	// stores, and which rank.
 	Decided bool           `json:"decided,omitempty"`

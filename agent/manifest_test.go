@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write the golden file")
 // TestGoldenManifest compares a manifest with the golden file: an agent reads what the one before
 // it has written.
 func TestGoldenManifest(t *testing.T) {
-	want := &manifest{Version: manifestVersion, UID: 1000, RunID: 1 << 40, Attempt: 2, SealTimeoutMillis: 600000, Committed: true, Decided: true, Shared: map[int]uint32{0: 3}, Sums: []byte{1, 2, 3, 4},
+	want := &manifest{Version: manifestVersion, UID: 1000, RunID: 1 << 40, Attempt: 2, SealTimeoutMillis: 600000, Committed: true, Level: "memory", Decided: true, Shared: map[int]uint32{0: 3}, Sums: []byte{1, 2, 3, 4},
 		Open: agentproto.Open{Run: "/runs/a", Rank: 1, World: 8, Launch: "slurm-7", Job: "7", Restart: 3},
 		Seal: agentproto.Seal{Step: 100, SumsAt: 8192,
 			Tensors: []agentproto.Tensor{{Name: "w", DType: "BF16", Shape: []int64{2, 3}, Global: []int64{4, 3}, Offset: []int64{2, 0}, At: 64, Bytes: 12}},

@@ -11,7 +11,7 @@ import (
 // earlier steps.
 func (a *Agent) committed(p *part) {
 	if !p.manifest.Committed {
-		p.manifest.Committed = true
+		p.manifest.Committed, p.manifest.Level = true, p.info.Level.String()
 		if err := p.manifest.write(a.cfg.Dir, p.slot.name); err != nil {
 			a.log.Warn("manifest not written", "slot", p.slot.name, "err", err)
 		}

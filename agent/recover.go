@@ -77,7 +77,11 @@ func (a *Agent) recoverSlot(name string) error {
 	a.parts[p.key] = p
 	a.mu.Unlock()
 	if m.Committed {
-		p.info = ckpt.StepInfo{Run: moraine.InodeID(m.RunID), Attempt: m.Attempt, Step: m.Seal.Step, Level: moraine.NVMe}
+		level, err := moraine.ParseLevel(m.Level)
+		if err != nil {
+			level = moraine.Memory // at least
+		}
+		p.info = ckpt.StepInfo{Run: moraine.InodeID(m.RunID), Attempt: m.Attempt, Step: m.Seal.Step, Level: level}
 		a.committed(p)
 		return nil
 	}

@@ -92,9 +92,9 @@ func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.Push
 	ctx, cancel := bounded(ctx, req.DeadlineMillis)
 	defer cancel()
 	defer c.a.pace.lift()()
-	return &agentproto.PushReply{Parts: c.a.pushed(ctx, func(p *part) bool {
+	return &agentproto.PushReply{Parts: pusher{c.a, func(p *part) bool {
 		return c.mine(p) && (req.Run == "" || p.key.path == req.Run)
-	})}, nil
+	}}.push(ctx)}, nil
 }
 
 func (c *conn) status() *agentproto.StatusReply {

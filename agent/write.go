@@ -107,8 +107,8 @@ func passing(err error) bool {
 	return false
 }
 
-// writeOnce writes the part and waits until its step is committed. again says that the part may
-// have been written before.
+// writeOnce writes the part and waits until its step is committed, at nvme unless the policy of the run
+// leaves it in memory. again says that the part may have been written before.
 func (w writer) writeOnce(sums [][]uint32, again bool) error {
 	a, p := w.a, w.p
 	err := w.writePart(sums)
@@ -117,9 +117,12 @@ func (w writer) writeOnce(sums [][]uint32, again bool) error {
 	case again && errors.Is(err, moraine.Exists):
 		// An agent before this one, or an attempt whose answer was lost, has written the part: only
 		// sessions of this rank can, and only this slot has had its bytes.
-		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
+		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.Memory)
 	case err == nil:
-		info, err = p.save.Wait(a.work, moraine.NVMe)
+		info, err = p.save.Wait(a.work, moraine.Memory)
+	}
+	if err == nil && !info.StaysInMemory {
+		info, err = p.run.run.WaitStep(a.work, p.key.step, moraine.NVMe)
 	}
 	if err == nil {
 		a.mu.Lock()
