@@ -36,6 +36,9 @@ func TestRetentionCommands(t *testing.T) {
 	for step := range 4 {
 		file, data := tensorOf(t, rng)
 		tensors = append(tensors, data)
+		if step == 0 {
+			staysInMemory(t, env, file)
+		}
 		works(t, env, "ckpt", "save", run, "--step", string(rune('1'+step)), file)
 	}
 

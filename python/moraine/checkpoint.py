@@ -115,7 +115,7 @@ class Run:
         step: int,
         blobs: Mapping[str, bytes] | None = None,
         seal_timeout: float = 600.0,
-        level: str = "nvme",
+        level: str | None = None,
         busy: str = "wait",
     ) -> Save:
         """Save this rank's part of a step.
@@ -125,7 +125,8 @@ class Run:
         level local. If no rank has sealed its part for `seal_timeout` seconds the step is aborted.
 
         `level` is where the cluster has the part when it accepts it: "nvme", or "memory", the memory of
-        several hosts, and soon after nvme. `busy` says what happens while earlier saves use all of the
+        several hosts, and soon after nvme. None is "nvme", and "memory" for a step that stays there by the
+        policy of the run. A wait for "nvme" brings such a step to the devices. `busy` says what happens while earlier saves use all of the
         node's memory: "wait"; "skip" raises Busy; "supersede" waits, and gives up older steps of this
         rank that nobody has begun to write.
         """
@@ -158,14 +159,14 @@ class Run:
         save.wait(level, timeout)
         return save
 
-    def _begin(self, step: int, size: int, seal_timeout: float, level: str, busy: str, apart: bool = False) -> Part:
+    def _begin(self, step: int, size: int, seal_timeout: float, level: str | None, busy: str, apart: bool = False) -> Part:
         """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
-        if level not in _LEVELS:
+        if level is not None and level not in _LEVELS:
             raise errors.InvalidArgument(f"level {level!r}: a part is accepted at {' or '.join(_LEVELS)}")
         if busy not in _BUSY:
             raise errors.InvalidArgument(f"busy={busy!r}: it is {', '.join(_BUSY)}")
         fields = {
-            "step": step, "bytes": max(size, 1), "reserve": size, "level": level, "seal_timeout_ms": int(seal_timeout * 1000),
+            "step": step, "bytes": max(size, 1), "reserve": size, "level": level or "", "seal_timeout_ms": int(seal_timeout * 1000),
             "no_wait": busy == "skip", "supersede": busy == "supersede",
         }
         if self._opened:

@@ -36,7 +36,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
     _synchronize_after_execute = False  # `stage` returns when the copy is there
 
     def __init__(
-        self, run: Run, step: int | None = None, seal_timeout: float = 600.0, level: str = "nvme", busy: str = "wait"
+        self, run: Run, step: int | None = None, seal_timeout: float = 600.0, level: str | None = None, busy: str = "wait"
     ) -> None:
         """Save `step`, or the checkpoint_id of the save, which must be a number.
 

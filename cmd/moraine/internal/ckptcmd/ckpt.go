@@ -42,15 +42,22 @@ type stepChoice struct {
 	given   bool
 	tag     string
 	healthy bool
+	level   moraine.Level // that it must have reached; 0: memory for a step that is named, otherwise nvme
 }
 
 func (s *stepChoice) flags(cmd *cobra.Command) {
 	cmd.Flags().Uint64Var(&s.step, "step", 0, "step (default: the latest)")
 	cmd.Flags().StringVar(&s.tag, "tag", "", "only a step with this tag (see ckpt mark)")
 	cmd.Flags().BoolVar(&s.healthy, "healthy", false, "only a step that is marked healthy")
+	level := cmd.Flags().String("level", "", "level that the step must have reached: memory, nvme or object (default: nvme, and memory with --step)")
 	pre := cmd.PreRunE
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) (err error) {
 		s.given = cmd.Flags().Changed("step")
+		if *level != "" {
+			if s.level, err = moraine.ParseLevel(*level); err != nil || s.level < moraine.Memory {
+				return cli.UsageError("--level %q: write memory, nvme or object", *level)
+			}
+		}
 		if pre != nil {
 			return pre(cmd, args)
 		}

@@ -34,6 +34,28 @@ type stepRow struct {
 	Note    string               `json:"note,omitempty"`
 	Tags    []string             `json:"tags,omitempty"`
 	Pinned  bool                 `json:"pinned,omitempty"`
+	// EndsAt is the level to which the policy in effect brings the step.
+	EndsAt string `json:"ends_at,omitempty"`
+}
+
+// shownLevel is the level of a step, and the one to which the policy brings it.
+func (r stepRow) shownLevel() string {
+	if r.EndsAt == "" || r.EndsAt == r.Level && r.EndsAt != moraine.Memory.String() {
+		return r.Level
+	}
+	if r.EndsAt == r.Level {
+		return r.Level + " (stays)"
+	}
+	return r.Level + " -> " + r.EndsAt
+}
+
+// describeUnder is describeStep with the level to which a policy brings the step.
+func describeUnder(s ckpt.StepInfo, p ckpt.Policy) stepRow {
+	row := describeStep(s)
+	if s.State == ckpt.StepCommitted && s.Level < moraine.Object {
+		row.EndsAt = p.EndsAt(s).String()
+	}
+	return row
 }
 
 func describeStep(s ckpt.StepInfo) stepRow {
@@ -82,16 +104,20 @@ func newCkptListCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			_, policy, err := ckpt.GetPolicy(cmd.Context(), c.Client, attr.Inode())
+			if err != nil {
+				return err
+			}
 			rows := make([]stepRow, len(steps))
 			for i, s := range steps {
-				rows[i] = describeStep(s)
+				rows[i] = describeUnder(s, policy)
 			}
 			return cli.List(env, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "marks", "path or reason"}, func(s stepRow) table.Row {
 				when := ""
 				if !s.Committed.IsZero() {
 					when = s.Committed.Format(time.DateTime)
 				}
-				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, cli.Size(s.Bytes), when, s.said(), pathAndReason(s)}
+				return table.Row{s.Step, s.Attempt, s.State, s.shownLevel(), s.Ranks, cli.Size(s.Bytes), when, s.said(), pathAndReason(s)}
 			})
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
@@ -114,7 +115,8 @@ func newCkptPinCommand(env *cli.Env, pinned bool) *cobra.Command {
 		Use:   "pin RUN --step N",
 		Short: "Keep a checkpoint: the policy never removes it",
 		Long: `Pin a committed checkpoint: neither the policy nor "ckpt prune" removes it, and "ckpt rm" only
-with --force. The policy may still evict it: it then stays in the bucket only.`,
+with --force. The policy may still evict it: it then stays in the bucket only. If the policy
+leaves it in memory, it goes on to the devices.`,
 		Example: `  moraine ckpt pin moraine:///runs/llama --step 1000`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -131,7 +133,11 @@ with --force. The policy may still evict it: it then stays in the bucket only.`,
 
 // resolveOptions returns the step that the flags choose.
 func (s *stepChoice) resolveOptions() ckpt.ResolveOptions {
-	return ckpt.ResolveOptions{Step: s.step, Exact: s.given, Tag: s.tag, Healthy: s.healthy}
+	level := s.level
+	if level == 0 && s.given {
+		level = moraine.Memory
+	}
+	return ckpt.ResolveOptions{Level: level, Step: s.step, Exact: s.given, Tag: s.tag, Healthy: s.healthy}
 }
 
 // openRunOf opens the run that arg names, to read it. The caller closes the connection.

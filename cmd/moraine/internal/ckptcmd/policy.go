@@ -109,11 +109,14 @@ func newCkptPolicyCommand(env *cli.Env) *cobra.Command {
 set the rule of that level; the other levels keep theirs. A directory without its own policy
 has that of the directory above. The cluster applies the policy by itself after each save.
 
-Every Nth step goes to the bucket with "--level object --every N". Steps go to memory and
-nvme by themselves; --every says there which steps the rule of the level keeps. A step
-stays while any keep rule of any level keeps it, and a level without keep rules keeps all
-its steps. A step that only the bucket keeps leaves the devices. The newest good step of
-each level, pinned steps, and steps that a program reads always stay.
+Every Nth step goes to the bucket with "--level object --every N". With "--level nvme --every N"
+the steps between stay in the memory of several hosts, and no device gets their bytes, unless a
+host needs the memory. "ckpt wait --level nvme" and "ckpt pin" bring one of them to the devices.
+
+A step stays while any keep rule of any level keeps it, and a level without keep rules keeps all
+its steps. So give level memory a rule too (--keep-last): it says when the steps between go. A
+step that only the bucket keeps leaves the devices. The newest good step of each level, pinned
+steps, and steps that a program reads always stay.
 
 "ckpt prune RUN --dry-run" shows what the policy says of each step.`,
 		Example: `  moraine ckpt policy moraine:///runs --level object --every 500
@@ -153,7 +156,7 @@ each level, pinned steps, and steps that a program reads always stay.
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.level, "level", "", "set the rule of this level: memory, nvme or object")
-	f.Uint64Var(&r.every, "every", 0, "steps whose number this divides belong to the level")
+	f.Uint64Var(&r.every, "every", 0, "steps whose number this divides go to the level")
 	r.keepers(cmd)
 	f.BoolVar(&remove, "remove", false, "remove the rule of the level")
 	f.BoolVar(&inherit, "inherit", false, "remove the directory's own policy")

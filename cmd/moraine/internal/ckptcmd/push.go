@@ -26,7 +26,7 @@ func newCkptPushCommand(env *cli.Env) *cobra.Command {
 		Use:   "push",
 		Short: "Wait until the parts in this node's memory are in committed steps, before the node ends",
 		Long: `Wait until every part that trainers of this node have sealed is in a step that is committed at
-a level. Call it where a scheduler announces a preemption: an exit code of 0 means that
+a level, also one that the policy of the run leaves in memory. Call it where a scheduler announces a preemption: an exit code of 0 means that
 nothing is lost with the node. Otherwise it lists the parts that are in this node's memory
 only, or names the step that has not reached the level.
 
@@ -70,7 +70,7 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 		return &moraine.Error{Op: "push", Kind: moraine.Incomplete, Err: fmt.Errorf(
-			"%s in no committed step after %v: keep the node and push again, or wait for the ranks that have not sealed",
+			"%s in no committed step at level nvme after %v: keep the node and push again, or wait for the ranks that have not sealed",
 			cli.Are(len(left), "part is", "parts are"), p.deadline)}
 	}
 	if p.level == moraine.Object {

@@ -50,7 +50,11 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key client.S
 	if err != nil {
 		return err
 	}
-	show := shownStep{stepRow: describeStep(s), Lost: []view.LostRow{}}
+	_, policy, err := ckpt.GetPolicy(ctx, c.Client, key.Run)
+	if err != nil {
+		return err
+	}
+	show := shownStep{stepRow: describeUnder(s, policy), Lost: []view.LostRow{}}
 	if s.State == ckpt.StepLost {
 		if show.Lost, err = stepLost(ctx, c, key); err != nil {
 			return err
@@ -64,6 +68,14 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key client.S
 		if at, ok := show.Reached[level.String()]; ok {
 			env.Note("at %s since %s", level, at.Format(time.DateTime))
 		}
+	}
+	switch show.EndsAt {
+	case "", show.Level:
+	default:
+		env.Note("the policy brings it to %s", show.EndsAt)
+	}
+	if s.State == ckpt.StepCommitted && s.StaysInMemory {
+		env.Note("the policy leaves it in memory: ckpt wait --level nvme, and ckpt pin, bring it to the devices")
 	}
 	if said := show.said(); said != "" {
 		env.Note("%s", said)

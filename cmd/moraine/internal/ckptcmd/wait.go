@@ -30,7 +30,8 @@ func newCkptWaitCommand(env *cli.Env) *cobra.Command {
 begun it yet. A step that an earlier attempt committed counts if the current one continues
 from it or from a later step. The exit code is 0 only then.
 
-A step goes from memory to nvme by itself. With --level object the command asks for its flush to
+A step goes from memory to nvme by itself, unless the policy of the run leaves it in memory: then
+this command brings it to nvme, if --level is not memory. With --level object the command asks for its flush to
 the bucket, and waits for it.
 
 If the step is aborted, or the timeout passes, the command names the ranks that have not
