@@ -11,7 +11,8 @@ func staysInMemory(t *testing.T, env []string, file string) {
 	t.Helper()
 	const run = "moraine:///levels/r"
 	works(t, env, "mkdir", "moraine:///levels")
-	works(t, env, "ckpt", "policy", "moraine:///levels", "--level", "nvme", "--every", "10")
+	require.Contains(t, works(t, env, "ckpt", "policy", "moraine:///levels", "--level", "nvme", "--every", "10"), "give level memory a keep rule")
+	require.NotContains(t, works(t, env, "ckpt", "policy", "moraine:///levels", "--level", "memory", "--keep-last", "2"), "give level memory")
 	works(t, env, "ckpt", "save", run, "--step", "10", file)
 	works(t, env, "ckpt", "save", run, "--step", "11", "--level", "memory", file)
 	endsAt := func(n int) any { return objects(t, works(t, env, "ckpt", "ls", run, "--json"))[n]["ends_at"] }

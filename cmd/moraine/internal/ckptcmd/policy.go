@@ -43,6 +43,9 @@ func (r levelRow) belongs() string {
 	return "all"
 }
 
+// keepsAll is what keeps says without rules.
+const keepsAll = "all"
+
 // keeps says which of them stay.
 func (r levelRow) keeps() string {
 	var out []string
@@ -57,7 +60,7 @@ func (r levelRow) keeps() string {
 	add(r.KeepBytes > 0, "newest %s", cli.Size(r.KeepBytes))
 	add(len(r.KeepTags) > 0, "tags %s", strings.Join(r.KeepTags, ","))
 	if len(out) == 0 {
-		return "all"
+		return keepsAll
 	}
 	return strings.Join(out, ", or ")
 }
@@ -193,6 +196,10 @@ func ckptPolicy(ctx context.Context, env *cli.Env, l cli.Location, change func(c
 		env.Note("no policy: all steps stay until somebody removes them")
 		return nil
 	}
+	if staysWithoutEnd(effective) {
+		env.Note("the steps between those of level nvme stay in memory until somebody removes them, or the memory is needed: " +
+			"give level memory a keep rule too (--level memory --keep-last 2)")
+	}
 	rows := make([]levelRow, len(effective))
 	for n, p := range effective {
 		rows[n] = levelRowOf(p, len(own) > 0)
@@ -200,4 +207,14 @@ func ckptPolicy(ctx context.Context, env *cli.Env, l cli.Location, change func(c
 	return cli.List(env, rows, table.Row{"level", "its steps", "keeps", "own"}, func(r levelRow) table.Row {
 		return table.Row{r.Level, r.belongs(), r.keeps(), r.Own}
 	})
+}
+
+// staysWithoutEnd reports whether a policy leaves steps in memory, and has no rule by which they go.
+func staysWithoutEnd(p ckpt.Policy) bool {
+	some, ruled := false, false
+	for _, l := range p {
+		some = some || l.Level == moraine.NVMe && l.Every > 1
+		ruled = ruled || l.Level == moraine.Memory && levelRowOf(l, false).keeps() != keepsAll
+	}
+	return some && !ruled
 }
