@@ -90,15 +90,16 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 }
 
 func newClient(cfg Config, deps Deps) *Client {
-	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
+	counts := deps.Metrics.counts
+	reports := limit.NewReporter(deps.Log, counts.WaitsExceeded)
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
 		CacheEntries: cfg.CacheEntries},
-		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random, Reports: reports})
+		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
 		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
-		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Reports: reports})
-	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io, paths: paths{meta}}
+		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Reports: reports})
+	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, paths: paths{meta}}
 }
 
 // Close ends the session, and with it the client's grants and unlinked files. It returns when

@@ -4,6 +4,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // MinMemory is the smallest Config.MemoryBytes.
@@ -23,6 +24,9 @@ func HoldHelpers(c *Client) (release func()) { return holdAll(c.io.Helpers) }
 
 // HelpersSize is the size of that memory.
 func HelpersSize(c *Client) int64 { return c.io.Helpers.Size() }
+
+// ReadaheadHits is the counter of a client's metrics.
+func ReadaheadHits(m *Metrics) prometheus.Counter { return m.counts.ReadaheadHits }
 
 // MessageOf returns the message in attributes.
 func MessageOf(a Attr) *wire.Attr { return a.w }

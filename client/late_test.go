@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -159,7 +160,7 @@ func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
 		err = cl.Remove(c.within(2*time.Second), "/d")
 		require.Equal(t, moraine.Timeout, moraine.KindOf(err), "%v", err)
 		s.holdBack(slow)
-		resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+		resp, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
 		require.NoError(t, err)
 		require.Empty(t, resp.GetJobs().GetJobs())
 		_, err = cl.SetAttr(c.ctx, "/d", client.SetAttr{Mode: new(uint32(0o700))})

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -336,7 +337,7 @@ func TestCloseEndsSession(t *testing.T) {
 }
 
 func sessions(t *testing.T, c *cluster, cl *client.Client) uint64 {
-	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(t, err)
 	return resp.GetCluster().Sessions
 }
@@ -381,14 +382,14 @@ func TestHeartbeatsPassALongPoll(t *testing.T) {
 		})
 		ended := make(chan error, 1)
 		go func() {
-			_, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
+			_, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{}}})
 			ended <- err
 		}()
 		<-polling
 		for range 600 {
-			_, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
+			_, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
 			require.ErrorIs(t, err, moraine.NotFound)
-			_, err = cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}})
+			_, err = rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}})
 			require.ErrorIs(t, err, moraine.NotFound)
 		}
 		close(release)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ func schemesOf(t *testing.T, c *cluster, cl *client.Client, name string) (out []
 	t.Helper()
 	a, err := cl.Stat(c.ctx, name)
 	require.NoError(t, err)
-	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode())}}})
+	resp, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode())}}})
 	require.NoError(t, err)
 	for _, s := range resp.GetExtents().Stripes {
 		out = append(out, moraine.Scheme{K: uint8(s.Scheme.K), M: uint8(s.Scheme.M)}.String())

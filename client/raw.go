@@ -1,17 +1,30 @@
 package client
 
 import (
-	"github.com/morainefs/moraine/client/internal/raw"
+	"context"
+
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
+	"github.com/morainefs/moraine/internal/rawclient"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Users of the library need nothing of this file. It is how the other packages of this module
-// reach the messages of the protocol.
+// raw implements rawclient.Client: the session makes the requests, and the engine moves the stripes.
+type raw struct {
+	*stripeio.Engine
+	meta *session.Conn
+}
 
-// Raw returns the requests and the work on stripes in messages of the protocol, under the
-// client's session. It is for the other packages of this module: movers, the commands of
-// operators, and tests. Programs do not need it, and it may change with every release.
-func (c *Client) Raw() raw.Client { return raw.New(c.meta, c.io) }
+func (r raw) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return r.meta.Do(ctx, req)
+}
 
-// Rewritten counts what the mover's RewriteStripes put into new stripes.
-type Rewritten = stripeio.Rewritten
+// raw is how the other packages of this module reach the messages of the protocol. A struct that embeds
+// a client has it too.
+func (c *Client) raw() rawclient.Client { return raw{c.io, c.meta} }
+
+func init() {
+	rawclient.Provide(func(c rawclient.Opened) rawclient.Client {
+		return c.(interface{ raw() rawclient.Client }).raw()
+	})
+}

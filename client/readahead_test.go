@@ -56,7 +56,7 @@ func TestWideReadsAreReadInPlace(t *testing.T) {
 		write(t, c, cl, "/f", data, 1<<30, false)
 		count := func() float64 {
 			var m dto.Metric
-			require.NoError(t, metrics.ReadaheadHits.Write(&m))
+			require.NoError(t, client.ReadaheadHits(metrics).Write(&m))
 			return m.GetCounter().GetValue()
 		}
 		hits := func(size int) float64 {

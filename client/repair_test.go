@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,7 +20,7 @@ func stripesOf(t *testing.T, c *cluster, cl *client.Client, path string) []*wire
 	t.Helper()
 	a, err := cl.Stat(c.ctx, path)
 	require.NoError(t, err)
-	resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+	resp, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
 		Inode: uint64(a.Inode()), Limit: 1000}}})
 	require.NoError(t, err)
 	return resp.GetExtents().Stripes
@@ -49,7 +50,7 @@ func TestRebuildChunk(t *testing.T) {
 				} {
 					keep := oh.Chunk(other)
 					damage()
-					data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, s, i, 0)
+					data, sum, release, err := rawclient.Of(cl).RebuildChunk(c.ctx, s, i, 0)
 					require.NoError(t, err, "%s %s", id, name)
 					require.Equal(t, want.Data, data, name)
 					require.Equal(t, ch.Crc, sum)
@@ -70,7 +71,7 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		write(t, c, cl, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, cl, "/f")[0]
 		s.Chunks[2].Crc++
-		_, _, _, err := cl.Raw().RebuildChunk(c.ctx, s, 2, 0)
+		_, _, _, err := rawclient.Of(cl).RebuildChunk(c.ctx, s, 2, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 		s.Chunks[2].Crc--
 		for _, h := range c.Hosts[:3] {
@@ -78,15 +79,15 @@ func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 		}
 		for i, ch := range s.Chunks {
 			if c.hostOf(ch.Device).Count() == 0 {
-				_, _, _, err = cl.Raw().RebuildChunk(c.ctx, s, i, 0)
+				_, _, _, err = rawclient.Of(cl).RebuildChunk(c.ctx, s, i, 0)
 				require.ErrorIs(t, err, moraine.Lost)
 			}
 		}
 		for _, i := range []int{-1, 6} {
-			_, _, _, err = cl.Raw().RebuildChunk(c.ctx, s, i, 0)
+			_, _, _, err = rawclient.Of(cl).RebuildChunk(c.ctx, s, i, 0)
 			require.ErrorIs(t, err, moraine.InvalidArgument)
 		}
-		_, _, _, err = cl.Raw().RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0, 0)
+		_, _, _, err = rawclient.Of(cl).RebuildChunk(c.ctx, &wire.Stripe{Id: 1}, 0, 0)
 		require.ErrorIs(t, err, moraine.Corrupt)
 	})
 }
@@ -99,7 +100,7 @@ func TestPutRepaired(t *testing.T) {
 		defer owner.Close()
 		write(t, c, owner, "/f", bytesOf(1, 4*64<<10), 1<<30, false)
 		s := stripesOf(t, c, owner, "/f")[0]
-		data, _, release, err := cl.Raw().RebuildChunk(c.ctx, s, 3, 0)
+		data, _, release, err := rawclient.Of(cl).RebuildChunk(c.ctx, s, 3, 0)
 		require.NoError(t, err)
 		defer release()
 		var to *memcluster.Host
@@ -114,17 +115,17 @@ func TestPutRepaired(t *testing.T) {
 		}
 		intent := &wire.Intent{Stripe: s.Id, Index: 3, Device: to.Device(), Version: 2}
 		permit := capabilitytest.Repair(memcluster.ClusterID, "n1", intent)
-		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data))
-		require.NoError(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
+		require.NoError(t, rawclient.Of(cl).PutRepaired(c.ctx, s, intent, permit, data))
+		require.NoError(t, rawclient.Of(cl).PutRepaired(c.ctx, s, intent, permit, data), "it is safe to repeat")
 		held := to.Chunk(moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: 3})
 		require.Equal(t, &memcluster.Chunk{Version: 2, CRC: s.Chunks[3].Crc, Tenant: s.Tenant, Data: held.Data}, held)
 		require.Equal(t, data, held.Data)
 
-		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
+		require.ErrorIs(t, rawclient.Of(cl).PutRepaired(c.ctx, s, intent, permit, data[1:]), moraine.InvalidArgument)
 		to.Break(memcluster.Faults{Weak: true})
-		require.ErrorIs(t, cl.Raw().PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
+		require.ErrorIs(t, rawclient.Of(cl).PutRepaired(c.ctx, s, intent, permit, data), moraine.IOError)
 		to.Kill()
-		require.Error(t, cl.Raw().PutRepaired(c.within(5*time.Second), s, intent, permit, data))
+		require.Error(t, rawclient.Of(cl).PutRepaired(c.within(5*time.Second), s, intent, permit, data))
 	})
 }
 

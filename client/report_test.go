@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -31,7 +32,7 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 		j := resp.GetJobs().Jobs[0]
 		for _, task := range j.Repairs {
 			for _, in := range task.Intents {
-				data, sum, release, err := cl.Raw().RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
+				data, sum, release, err := rawclient.Of(cl).RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
 				require.NoError(c.t, err)
 				to := c.hostOf(in.Device)
 				to.SetChunk(moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)},
@@ -98,7 +99,7 @@ func TestCloseReportsWhatReadsFound(t *testing.T) {
 		require.True(t, bytes.Equal(data, read(t, c, reader, "/f")))
 		require.NoError(t, reader.Close())
 		time.Sleep(5 * time.Second) // the host verifies it after its next heartbeat
-		resp, err := writer.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := rawclient.Of(writer).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, resp.GetCluster().GetRepairQueued())
 	})

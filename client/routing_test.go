@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,7 +22,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 		admin := c.admin(config())
 		defer admin.Close()
 		present := func() uint64 {
-			resp, err := admin.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+			resp, err := rawclient.Of(admin).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 			require.NoError(t, err)
 			return resp.GetCluster().RoutingEpoch
 		}
@@ -46,7 +47,7 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 			clients = append(clients, cl)
 		}
 		for round := range rounds {
-			_, err := admin.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{From: uint64(round + 1)}}})
+			_, err := rawclient.Of(admin).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RaiseRouting{RaiseRouting: &wire.RaiseRouting{From: uint64(round + 1)}}})
 			require.NoError(t, err)
 			var wg sync.WaitGroup
 			for w, cl := range clients {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -60,8 +61,8 @@ func TestStageRange(t *testing.T) {
 		object := &wire.Object{Id: testObject}
 		var paced atomic.Int64
 		pace := func(_ context.Context, n int64) error { paced.Add(n); return nil }
-		require.NoError(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1_000_000, pace))
-		require.NoError(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 1_000_000, 64<<20, nil))
+		require.NoError(t, rawclient.Of(cl).StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1_000_000, pace))
+		require.NoError(t, rawclient.Of(cl).StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 1_000_000, 64<<20, nil))
 		moved := int64(0)
 		for _, op := range s.ops {
 			if op.Extents[0].Offset < 1_000_000 {
@@ -115,7 +116,7 @@ func TestStageRangeFails(t *testing.T) {
 		s := c.onStage(data, 0)
 		object := &wire.Object{Id: testObject}
 		s.refused = errKind(moraine.Fenced)
-		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Fenced)
+		require.ErrorIs(t, rawclient.Of(cl).StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Fenced)
 		s.refused = nil
 		for _, h := range c.Hosts {
 			h.Before(func(_ context.Context, req any) error {
@@ -126,12 +127,12 @@ func TestStageRangeFails(t *testing.T) {
 			})
 		}
 		before := c.puts()
-		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Lost)
+		require.ErrorIs(t, rawclient.Of(cl).StageRange(c.ctx, 5, 9, client.MessageOf(a), object, 0, 1<<30, nil), moraine.Lost)
 		require.Equal(t, before, c.puts())
 		require.Empty(t, s.ops)
 		next := proto.Clone(client.MessageOf(a)).(*wire.Attr)
 		next.Generation++
-		require.ErrorIs(t, cl.Raw().StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
+		require.ErrorIs(t, rawclient.Of(cl).StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
 	})
 }
 
@@ -158,7 +159,7 @@ func TestStagingEndsWithThePatience(t *testing.T) {
 		}
 		job, stop := context.WithTimeout(c.ctx, time.Hour)
 		defer stop()
-		err = cl.Raw().StageRange(job, 5, 9, client.MessageOf(a), &wire.Object{Id: testObject}, 0, 1<<30, nil)
+		err = rawclient.Of(cl).StageRange(job, 5, 9, client.MessageOf(a), &wire.Object{Id: testObject}, 0, 1<<30, nil)
 		require.Error(t, err)
 		require.NoError(t, job.Err(), "it has ended with the job alone: %v", err)
 	})

@@ -5,11 +5,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts the work of clients. Several clients of one process may share it.
-type Metrics = metrics.Metrics
+// Metrics counts the work of clients: moraine_client_* of docs/METRICS.md. Several clients of one
+// process may share it. Client.Stats has some of the counts.
+type Metrics struct{ counts *metrics.Metrics }
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
-func NewMetrics(reg prometheus.Registerer) *Metrics { return metrics.NewMetrics(reg) }
+func NewMetrics(reg prometheus.Registerer) *Metrics { return &Metrics{metrics.NewMetrics(reg)} }
 
 // Stats is what a client has done so far, for programs that display it.
 type Stats struct {

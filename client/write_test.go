@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -137,7 +138,7 @@ func TestLayout(t *testing.T) {
 			require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 			a, err := cl.Stat(c.ctx, "/f")
 			require.NoError(t, err)
-			resp, err := cl.Raw().Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
+			resp, err := rawclient.Of(cl).Meta(c.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{
 				Inode: uint64(a.Inode()), Limit: 1000}}})
 			require.NoError(t, err)
 			var schemes []string

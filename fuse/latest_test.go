@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -49,11 +50,11 @@ func (w *latestWorld) watchGo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	looked, err := w.cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: uint64(w.root), Name: "latest"}}})
+	looked, err := rawclient.Of(w.cl).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: uint64(w.root), Name: "latest"}}})
 	if err != nil && moraine.KindOf(err) != moraine.NotFound {
 		return err
 	}
-	resp, resolveErr := w.cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: uint64(w.root), Level: uint32(moraine.Memory)}}})
+	resp, resolveErr := rawclient.Of(w.cl).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{Run: uint64(w.root), Level: uint32(moraine.Memory)}}})
 	if resolveErr != nil && moraine.KindOf(resolveErr) != moraine.NotFound {
 		return resolveErr
 	}
@@ -123,9 +124,9 @@ func (w *latestWorld) hostsOf(path string) map[string]uint32 {
 	w.t.Helper()
 	attr, err := w.cl.Stat(w.t.Context(), path)
 	require.NoError(w.t, err)
-	resp, err := w.cl.Raw().Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode()), Limit: 1}}})
+	resp, err := rawclient.Of(w.cl).Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode()), Limit: 1}}})
 	require.NoError(w.t, err)
-	topology, err := w.cl.Raw().Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	topology, err := rawclient.Of(w.cl).Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(w.t, err)
 	out := map[string]uint32{}
 	for _, c := range resp.GetExtents().GetStripes()[0].GetChunks() {
@@ -170,7 +171,7 @@ func TestLatestNeverDangles(t *testing.T) {
 	remove := func(step uint64) {
 		w.removals.Add(1)
 		require.NoError(t, func() error {
-			_, err := saver.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: &wire.StepKey{Run: uint64(attr.Inode()), Attempt: 1, Step: step}}}})
+			_, err := rawclient.Of(saver).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{Key: &wire.StepKey{Run: uint64(attr.Inode()), Attempt: 1, Step: step}}}})
 			return err
 		}())
 	}
@@ -185,7 +186,7 @@ func TestLatestNeverDangles(t *testing.T) {
 	devices := w.hostsOf("/runs/r/attempt-1/step-7/rank-00000-of-00001.safetensors")
 	set := func(to wire.DeviceState) {
 		for _, d := range devices {
-			_, err := w.cl.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: d, State: to}}})
+			_, err := rawclient.Of(w.cl).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: d, State: to}}})
 			require.NoError(t, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -28,7 +29,7 @@ import (
 // deletion of a prefix through S3 go file by file.
 var removalDoors = map[string]func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error{
 	"ckpt rm": func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error {
-		_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+		_, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 			Key: &wire.StepKey{Run: run, Attempt: 1, Step: step}}}})
 		return err
 	},
@@ -58,7 +59,7 @@ func entries(ctx context.Context, c *incluster.Client, dir string) (names []stri
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: uint64(a.Inode()), Limit: 1000}}})
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: uint64(a.Inode()), Limit: 1000}}})
 	for _, e := range resp.GetReadDir().GetEntries() {
 		names = append(names, e.Name)
 	}
@@ -229,7 +230,7 @@ func (r *removals) end() {
 	c := r.client()
 	defer c.Close() //nolint:errcheck
 	for step := range r.saved {
-		_, err := c.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+		_, err := rawclient.Of(c).Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 			Key: &wire.StepKey{Run: r.run, Attempt: 1, Step: step}, Force: true}}})
 		if err != nil {
 			require.ErrorIs(r.t, err, moraine.NotFound)
@@ -238,7 +239,7 @@ func (r *removals) end() {
 	time.Sleep(sweptAfter)
 	d := r.Dialer(transport.RoleAdmin, "lister")
 	defer d.Close()
-	resp, err := c.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+	resp, err := rawclient.Of(c).Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
 	require.NoError(r.t, err)
 	for _, h := range resp.GetTopology().GetHosts() {
 		for _, dev := range h.Devices {

@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -173,7 +174,7 @@ func (d *day) noteRewritten(ctx context.Context) {
 func (d *day) noteLook(ctx context.Context, c *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if r := resp.GetCluster().GetRewriting(); err == nil && r != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -318,7 +319,7 @@ func (d *day) idle(ctx context.Context, c *client.Client) error {
 // empty waits until nothing is left of the removed trees.
 func (d *day) empty(ctx context.Context, c *client.Client) error {
 	for {
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}

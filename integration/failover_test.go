@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -99,7 +100,7 @@ func createAndRename(ctx context.Context, c *client.Client, dir moraine.InodeID,
 	if _, err := c.Inodes().CreateEmpty(ctx, dir, before, 0o644); err != nil {
 		return err
 	}
-	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+	_, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: uint64(dir), Name: before, NewParent: uint64(dir), NewName: after, NoReplace: true}}})
 	return err
 }
@@ -129,7 +130,7 @@ func waitFor(t *testing.T, counter *atomic.Int64, n int64) {
 // leaderOf returns the leader.
 func leaderOf(t *testing.T, c *client.Client) string {
 	t.Helper()
-	resp, err := c.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(c).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(t, err)
 	for _, m := range resp.GetCluster().GetMetadata() {
 		if m.Leader {

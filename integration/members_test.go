@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -34,7 +35,7 @@ func awaitSeats(t *testing.T, c *devcluster.Cluster) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for seated := 0; ; time.Sleep(50 * time.Millisecond) {
-		resp, err := ops.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
+		resp, err := rawclient.Of(ops).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
 		require.NoError(t, err, "the directories of %d of %d servers are recorded", seated, want)
 		seated = 0
 		for _, m := range resp.GetMembers().GetMembers() {

@@ -34,6 +34,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -195,7 +196,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	works(t, env, "cert", "revoke", "--list")
 
 	cl := connect(t, c, client.Config{})
-	resp, err := cl.Raw().Meta(t.Context(), &wire.MetaRequest{Session: uint64(cl.Session()), Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: true}}})
+	resp, err := rawclient.Of(cl).Meta(t.Context(), &wire.MetaRequest{Session: uint64(cl.Session()), Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: true}}})
 	require.NoError(t, err)
 	token := resp.GetSession().GetToken()
 	require.Greater(t, len(token), 64)
@@ -303,7 +304,7 @@ func onBulk(t *testing.T, c *devcluster.Cluster, token []byte) {
 func repairsOne(t *testing.T, cl *client.Client, env []string) {
 	works(t, env, "device", "set", "1", "out")
 	require.Eventually(t, func() bool {
-		resp, err := cl.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Ended: true}}})
+		resp, err := rawclient.Of(cl).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Ended: true}}})
 		return err == nil && slices.ContainsFunc(resp.GetJobs().GetJobs(), func(j *wire.Job) bool {
 			return j.Kind == wire.JobKind_JOB_KIND_REPAIR && j.State == wire.JobState_JOB_STATE_DONE
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -332,7 +333,7 @@ func TestFencedMoverCannotCommit(t *testing.T) {
 		s := seal(t, c, "/runs/a", 3)
 		late := c.Mover("n1")
 		defer late.Close()
-		resp, err := late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{Max: 1}}})
+		resp, err := rawclient.Of(late).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{Max: 1}}})
 		require.NoError(t, err)
 		job := resp.GetJobs().GetJobs()[0]
 		key := job.GetStep()
@@ -343,10 +344,10 @@ func TestFencedMoverCannotCommit(t *testing.T) {
 		startMover(t, c, "n2")
 		_, err = s.Wait(t.Context(), moraine.NVMe)
 		require.NoError(t, err)
-		_, err = late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
+		_, err = rawclient.Of(late).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{
 			Id: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(), Error: "late"}}})
 		require.ErrorIs(t, err, moraine.Fenced)
-		_, err = late.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: &wire.CommitStep{
+		_, err = rawclient.Of(late).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: &wire.CommitStep{
 			Key: job.GetStep(), Job: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(),
 			Index: &wire.PartFile{Inode: uint64(index.Inode), Name: index.Name, Crc: index.CRC, Size: uint64(index.Size)}}}})
 		require.NoError(t, err) // the other mover committed it

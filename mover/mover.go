@@ -34,6 +34,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/time/rate"
@@ -114,7 +115,7 @@ type Deps struct {
 	Stage func(ctx context.Context, job *wire.Job, off, n int64, pace func(ctx context.Context, n int64) error) error
 	// Rewrite copies the live bytes of a REWRITE job's stripes into new ones, at the given pace,
 	// and returns what it replaced. Default: RewriteStripes of Client.
-	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
+	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (rawclient.Rewritten, error)
 	// Pace waits until the process may receive or send so many more bytes of chunks and objects.
 	// The mover calls it before each piece of work. Default: no limit.
 	Pace func(ctx context.Context, bytes int64) error
@@ -132,10 +133,10 @@ func (d *Deps) useClient() {
 		return
 	}
 	if d.Service == nil {
-		d.Service = c.Raw()
+		d.Service = rawclient.Of(c)
 	}
 	if d.Stripes == nil {
-		d.Stripes = c.Raw()
+		d.Stripes = rawclient.Of(c)
 	}
 	if d.CheckStep == nil {
 		d.CheckStep = func(ctx context.Context, key client.StepKey) (ckpt.IndexFile, error) {
@@ -143,7 +144,7 @@ func (d *Deps) useClient() {
 		}
 	}
 	if d.Rewrite == nil {
-		d.Rewrite = c.Raw().RewriteStripes
+		d.Rewrite = rawclient.Of(c).RewriteStripes
 	}
 	if d.Open == nil {
 		d.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.Inodes().Open(ctx, inode) }

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -337,7 +338,7 @@ func (s *smalls) cloneOf(from, to string) {
 	a := s.attr(from)
 	made, err := s.cl.Inodes().CreateEmpty(s.t.Context(), a.Parent(), to[len(to)-5:], 0o644)
 	require.NoError(s.t, err)
-	_, err = s.cl.Raw().Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(made.Inode()),
+	_, err = rawclient.Of(s.cl).Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(made.Inode()),
 		Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: uint64(a.Inode())}}}}})
 	require.NoError(s.t, err)
 	s.data[to] = s.data[from]

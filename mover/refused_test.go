@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -28,7 +29,7 @@ type refusing struct {
 }
 
 func (r *refusing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := r.Client.Raw().Meta(ctx, req)
+	resp, err := rawclient.Of(r.Client).Meta(ctx, req)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, in := range resp.GetBeginRepair().GetIntents() {
@@ -62,7 +63,7 @@ func TestARepairGetsAnotherCapability(t *testing.T) {
 		save(t, c, "/runs/a", 1, 5, 2)
 		stop()
 		cl := c.Mover("n2")
-		r := &refusing{Client: cl, Stripes: cl.Raw(), again: map[uint64]bool{}}
+		r := &refusing{Client: cl, Stripes: rawclient.Of(cl), again: map[uint64]bool{}}
 		m, err := mover.New(mover.Config{}, mover.Deps{Client: cl, Service: r, Stripes: r})
 		require.NoError(t, err)
 		c.Run(func(ctx context.Context) error {

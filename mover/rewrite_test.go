@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -236,7 +237,7 @@ func TestRewritesWhatFilesShare(t *testing.T) {
 			require.NoError(t, err)
 			attr, err := w.cl.Stat(t.Context(), "/"+name)
 			require.NoError(t, err)
-			_, err = w.cl.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(attr.Inode()),
+			_, err = rawclient.Of(w.cl).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: uint64(attr.Inode()),
 				Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: a.Inode, Offset: off, Length: n}}}}})
 			require.NoError(t, err)
 			p := *w

@@ -23,6 +23,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/adopted"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -196,7 +197,7 @@ func (w writer) extents(name string) string {
 	w.t.Helper()
 	a, err := w.Stat(w.t.Context(), name)
 	require.NoError(w.t, err)
-	resp, err := w.Raw().Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode())}}})
+	resp, err := rawclient.Of(w).Meta(w.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(a.Inode())}}})
 	require.NoError(w.t, err)
 	return fmt.Sprint(resp.GetExtents().GetExtents())
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -60,7 +61,7 @@ func keyToWire(k client.StepKey) *wire.StepKey {
 type overClient struct{ *client.Client }
 
 func (o overClient) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return o.Raw().Meta(ctx, req)
+	return rawclient.Of(o).Meta(ctx, req)
 }
 
 func (o overClient) create(ctx context.Context, near moraine.InodeID, level moraine.Level, deferred bool) (fileWriter, error) {

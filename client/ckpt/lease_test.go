@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +48,7 @@ func TestALateCloseEndsNoLeaseOfALaterSession(t *testing.T) {
 		early, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
 		require.NoError(t, err)
 		first := cl.Session()
-		_, err = cl.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+		_, err = rawclient.Of(cl).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
 		require.NoError(t, err)
 		late, err := r.Resolve(t.Context(), ckpt.ResolveOptions{})
 		require.NoError(t, err)
@@ -55,7 +56,7 @@ func TestALateCloseEndsNoLeaseOfALaterSession(t *testing.T) {
 
 		require.NoError(t, early.Close())
 		remove := func() error {
-			_, err := remover.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+			_, err := rawclient.Of(remover).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 				Key: &wire.StepKey{Run: uint64(late.Info.Run), Attempt: late.Info.Attempt, Step: late.Info.Step}, Force: true}}})
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -26,7 +27,7 @@ type RunInfo struct {
 func ListRuns(ctx context.Context, c *client.Client, dir moraine.InodeID) ([]RunInfo, error) {
 	var runs []RunInfo
 	for req := (&wire.ListRuns{Parent: uint64(dir), Limit: listPage}); ; {
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListRuns{ListRuns: req}})
+		resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListRuns{ListRuns: req}})
 		if err != nil {
 			return nil, err
 		}

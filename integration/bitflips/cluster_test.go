@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -237,7 +238,7 @@ func (w *world) backup() []byte {
 	var out bytes.Buffer
 	var to *raftstore.BackupWriter
 	for ask := (&wire.ReadBackup{}); ; {
-		resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: ask}})
+		resp, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: ask}})
 		require.NoError(w.t, err)
 		r := resp.GetReadBackup()
 		if to == nil {

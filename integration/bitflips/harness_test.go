@@ -28,6 +28,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/object"
@@ -156,7 +157,7 @@ func (w *world) stripe() *wire.Stripe {
 	w.t.Helper()
 	attr, err := w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode())}}})
+	resp, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode())}}})
 	require.NoError(w.t, err)
 	stripes := resp.GetExtents().GetStripes()
 	require.Len(w.t, stripes, 1)
@@ -180,7 +181,7 @@ func (w *world) holder(index int) string {
 
 func (w *world) topology() *wire.ClusterReply {
 	w.t.Helper()
-	resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(w.t, err)
 	return resp.GetCluster()
 }
@@ -214,7 +215,7 @@ func (w *world) scrub() (bad uint64) {
 		}
 	}
 	each(func(d *wire.Device) { before[d.Id] = d.Scrub.GetLastDone() })
-	_, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{}}})
+	_, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{}}})
 	require.NoError(w.t, err)
 	w.until("scrub", func() bool {
 		done := true

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,7 +28,7 @@ func stepRots(t *testing.T, servers int) {
 		require.NoError(t, w.admin.SaveSteps(w.ctx, "/r", 1, 2))
 		attr, err := w.admin.Stat(w.ctx, "/r/attempt-1/step-2/rank-00000-of-00001.safetensors")
 		require.NoError(t, err)
-		resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode()), Limit: 10}}})
+		resp, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: uint64(attr.Inode()), Limit: 10}}})
 		require.NoError(t, err)
 		s := resp.GetExtents().GetStripes()[0]
 		hosts := map[uint32]string{}

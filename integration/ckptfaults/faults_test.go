@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -185,7 +186,7 @@ func (w *world) removeOld(ctx context.Context, open stepKey) error {
 		if !refused {
 			w.m.forget(k)
 		}
-		_, err := w.admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+		_, err := rawclient.Of(w.admin).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 			Key: &wire.StepKey{Run: uint64(w.reader.ID()), Attempt: k.attempt, Step: k.step}}}})
 		switch {
 		case k == open && moraine.KindOf(err) != moraine.Busy:

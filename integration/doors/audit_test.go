@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -63,7 +64,7 @@ func (w *world) records(t *testing.T) (found []*wire.Object) {
 	of := moraine.ID(root.Inode())
 	for n := uint64(1); uint64(len(found)) < tier.Objects; n++ {
 		id := moraine.MakeID(of.Partition(), of.Incarnation(), n)
-		resp, err := w.admin.Raw().Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: uint64(id)}}})
+		resp, err := rawclient.Of(w.admin).Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: uint64(id)}}})
 		if errors.Is(err, moraine.NotFound) {
 			require.Less(t, n, uint64(1_000_000), "%d of %d objects were found", len(found), tier.Objects)
 			continue

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -17,7 +18,7 @@ import (
 // leaked is how many unexplained bytes the devices hold.
 func (r *row) leaked(by *incluster.Client) uint64 {
 	r.t.Helper()
-	resp, err := by.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(by).Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(r.t, err)
 	return resp.GetCluster().GetLeakedBytes()
 }
@@ -131,7 +132,7 @@ func TestGrantFaultsOfANewFile(t *testing.T) {
 					require.ErrorIs(r.t, err, moraine.NotFound)
 				}
 				time.Sleep(2 * sessionTimeout)
-				resp, err := other.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+				resp, err := rawclient.Of(other).Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 				require.NoError(r.t, err)
 				require.Equal(r.t, map[bool]uint64{false: 1, true: 2}[there], resp.GetCluster().GetInodes(), "inodes, with the root")
 				require.Zero(r.t, resp.GetCluster().GetLeakedBytes())

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -18,7 +19,7 @@ var exclusive = client.NodeOptions{Mode: 0o755, Exclusive: true}
 // sessions is the number of sessions, without that of by.
 func (r *row) sessions(by *incluster.Client) uint64 {
 	r.t.Helper()
-	resp, err := by.Raw().Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(by).Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	require.NoError(r.t, err)
 	return resp.GetCluster().GetSessions() - 1
 }

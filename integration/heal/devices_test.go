@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -72,7 +73,7 @@ func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
 		refused := func(set *wire.SetDeviceState, host *wire.SetHostState) {
 			t.Helper()
 			for _, req := range []*wire.MetaRequest{{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}, {Op: &wire.MetaRequest_SetHostState{SetHostState: host}}} {
-				_, err := w.admin.Raw().Meta(w.ctx, req)
+				_, err := rawclient.Of(w.admin).Meta(w.ctx, req)
 				require.ErrorIs(t, err, moraine.Conflict)
 				require.ErrorContains(t, err, "--accept-loss")
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability/capabilitytest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -65,7 +66,7 @@ func checkable(t *testing.T, opts incluster.Options, fn func(w *world, by map[st
 	inWorld(t, opts, func(w *world) {
 		d := w.Dialer(transport.RoleAdmin, "checker")
 		defer d.Close()
-		fn(w, by, fsck.New(fsck.Config{}, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+		fn(w, by, fsck.New(fsck.Config{}, fsck.Deps{Meta: rawclient.Of(w.admin).Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
 	})
 }
 
@@ -81,7 +82,7 @@ func (w *world) repair() *fsck.Report {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "repairer")
 	defer d.Close()
-	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
+	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: rawclient.Of(w.admin).Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
 }
 
 // listed is what the first device of a node reports.
@@ -152,7 +153,7 @@ func TestFsckDoesNotRepairTwice(t *testing.T) {
 				w.repair()
 				w.sound()
 			}
-			return w.admin.Raw().Meta(ctx, req)
+			return rawclient.Of(w.admin).Meta(ctx, req)
 		}}))
 		require.True(t, late)
 		require.Len(t, r.Findings, 1)
@@ -184,7 +185,7 @@ func TestFsckSaysWhatItFoundBeforeItFailed(t *testing.T) {
 			if req.GetGetExtents() != nil {
 				return nil, moraine.Timeout
 			}
-			return w.admin.Raw().Meta(ctx, req)
+			return rawclient.Of(w.admin).Meta(ctx, req)
 		}}
 		r, err := fsck.New(fsck.Config{}, deps).Run(w.ctx)
 		require.ErrorIs(t, err, moraine.Timeout)
@@ -212,7 +213,7 @@ func TestFsckOfAPath(t *testing.T) {
 					begun++
 					mu.Unlock()
 				}
-				return w.admin.Raw().Meta(ctx, req)
+				return rawclient.Of(w.admin).Meta(ctx, req)
 			}}))
 			require.LessOrEqual(t, begun, 1+6+1, "one for the check, and one for each device and look")
 			return r
@@ -262,7 +263,7 @@ func TestFsckOfAPathSaysWhatMoved(t *testing.T) {
 				w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: device, State: wire.DeviceState_DEVICE_STATE_OUT}}})
 				w.sound()
 			}
-			return w.admin.Raw().Meta(ctx, req)
+			return rawclient.Of(w.admin).Meta(ctx, req)
 		}})
 		r := w.check(check)
 		require.Empty(t, r.Findings)
@@ -403,7 +404,7 @@ func TestFsckAsksForAnAdministrator(t *testing.T) {
 		cl, err := w.Client(w.ctx, "c1")
 		require.NoError(t, err)
 		defer cl.Close()
-		_, err = cl.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{}}})
+		_, err = rawclient.Of(cl).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{}}})
 		require.ErrorIs(t, err, moraine.PermissionDenied)
 	})
 }
@@ -443,7 +444,7 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 			if req.GetCheckChunks().GetSlice() != nil {
 				time.Sleep(1500 * time.Millisecond)
 			}
-			return w.admin.Raw().Meta(ctx, req)
+			return rawclient.Of(w.admin).Meta(ctx, req)
 		}})
 		pending := uint64(0)
 		for range 4 {
@@ -485,7 +486,7 @@ func TestFsckLooksTwice(t *testing.T) {
 				require.NoError(t, w.admin.Remove(ctx, "/f"))
 				time.Sleep(10 * time.Second) // it is deleted meanwhile
 			}
-			return w.admin.Raw().Meta(ctx, req)
+			return rawclient.Of(w.admin).Meta(ctx, req)
 		}})
 		r := w.check(check)
 		require.True(t, r.Clean(), "%+v", r)

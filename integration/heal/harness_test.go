@@ -21,6 +21,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
@@ -95,7 +96,7 @@ func (w *world) readAll() {
 
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
-	resp, err := w.admin.Raw().Meta(w.ctx, req)
+	resp, err := rawclient.Of(w.admin).Meta(w.ctx, req)
 	require.NoError(w.t, err)
 	return resp
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -160,7 +161,7 @@ func TestFalseReportsOfChunksAreCorrected(t *testing.T) {
 		for i, c := range s.Chunks {
 			op.Chunks = append(op.Chunks, &wire.BadChunk{Stripe: s.Id, Index: uint32(i), Device: c.Device, Version: s.Version, AtVersion: true, Kind: uint32(moraine.NotFound)})
 		}
-		_, err = liar.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
+		_, err = rawclient.Of(liar).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, w.cluster().LostStripes)
 		ctx, stop := context.WithCancel(w.ctx)

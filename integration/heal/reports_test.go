@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -39,7 +40,7 @@ func TestFalseReportsOfClientsChangeNothing(t *testing.T) {
 			for i, c := range s.Chunks {
 				op.Chunks = append(op.Chunks, &wire.BadChunk{Stripe: s.Id, Index: uint32(i), Device: c.Device, Version: s.Version, AtVersion: true, Kind: uint32(kind), Parity: parity})
 			}
-			_, err := liar.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
+			_, err := rawclient.Of(liar).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
 			require.NoError(t, err)
 		}
 		for _, kind := range []moraine.Kind{moraine.NotFound, moraine.Corrupt, moraine.Stale, moraine.Lost} {

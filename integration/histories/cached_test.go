@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -41,7 +42,7 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 		v, err := w.cache.Xattrs().Get(ctx, moraine.InodeID(in.id), "user.x")
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err
 	}
-	return w.cache.Raw().Meta(ctx, request(p, in, w.devices))
+	return rawclient.Of(w.cache).Meta(ctx, request(p, in, w.devices))
 }
 
 func entry(a client.Attr, err error) (*wire.MetaResponse, error) {

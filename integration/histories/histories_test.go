@@ -27,6 +27,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/transport"
@@ -124,9 +125,9 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	if err != nil {
 		return nil, err
 	}
-	w.meta, w.jobs, w.close = c.Raw(), c.Client, c.Close
+	w.meta, w.jobs, w.close = rawclient.Of(c), c.Client, c.Close
 	if o.service != nil {
-		w.meta = o.service(c.Raw())
+		w.meta = o.service(rawclient.Of(c))
 	}
 	if cached {
 		w.cache = c.Client

@@ -20,6 +20,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -162,7 +163,7 @@ func (s *spaces) register() (devices []uint32) {
 	for i := range 3 {
 		node := fmt.Sprint("n", i+1)
 		c, _ := s.connect(node, false)
-		resp, err := c.Raw().Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
+		resp, err := rawclient.Of(c).Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
 			Host: &wire.Host{Id: node, Addresses: []string{"127.0.0.1:1"}, Devices: []*wire.Device{{Uuid: fmt.Appendf(nil, "device of %-6s", node), Capacity: 1 << 40}}}}}})
 		require.NoError(s.t, err)
 		devices = append(devices, resp.GetRegisterHost().GetDevices()[0].GetId())
@@ -197,7 +198,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	for i := range 8 {
 		var c *client.Client
 		c, pool = s.connect("admin", i < 4)
-		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: c.Raw(), jobs: c, devices: devices}
+		w := &worker{h: h, id: i, rng: rand.New(rand.NewPCG(seed, uint64(100+i))), meta: rawclient.Of(c), jobs: c, devices: devices}
 		if i < 4 {
 			w.cache = c
 		}

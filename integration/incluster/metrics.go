@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Metrics are the metrics of all processes that the cluster has had, including
@@ -13,8 +14,8 @@ import (
 type Metrics struct {
 	mu      sync.Mutex // guards the fields below
 	servers []*chunkserver.Metrics
-	peers   []*client.Metrics
-	clients []*client.Metrics
+	peers   []*prometheus.Registry
+	clients []*prometheus.Registry
 }
 
 // Servers are the metrics of all chunkserver processes so far.
@@ -24,15 +25,15 @@ func (m *Metrics) Servers() []*chunkserver.Metrics {
 	return slices.Clone(m.servers)
 }
 
-// Peers are the metrics of the clients by which chunkservers repair and move.
-func (m *Metrics) Peers() []*client.Metrics {
+// Peers have the metrics of the clients by which chunkservers repair and move.
+func (m *Metrics) Peers() []*prometheus.Registry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.peers)
 }
 
-// Clients are the metrics of the clients of tests.
-func (m *Metrics) Clients() []*client.Metrics {
+// Clients have the metrics of the clients of tests.
+func (m *Metrics) Clients() []*prometheus.Registry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.clients)
@@ -48,13 +49,15 @@ func (m *Metrics) server() *chunkserver.Metrics {
 func (m *Metrics) peer() *client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.peers = append(m.peers, client.NewMetrics(nil))
-	return m.peers[len(m.peers)-1]
+	reg := prometheus.NewRegistry()
+	m.peers = append(m.peers, reg)
+	return client.NewMetrics(reg)
 }
 
 func (m *Metrics) client() *client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.clients = append(m.clients, client.NewMetrics(nil))
-	return m.clients[len(m.clients)-1]
+	reg := prometheus.NewRegistry()
+	m.clients = append(m.clients, reg)
+	return client.NewMetrics(reg)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -116,7 +117,7 @@ type lateMeta struct{ c *client.Client }
 // Do implements transport.Metadata. The chunkservers of this cluster also accept
 // the signatures of package capabilitytest.
 func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := m.c.Raw().Meta(ctx, req)
+	resp, err := rawclient.Of(m.c).Meta(ctx, req)
 	if r := resp.GetRegisterHost(); r != nil {
 		r.Keys = append(r.Keys, capabilitytest.Key())
 	}
@@ -137,7 +138,9 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	meta := &lateMeta{}
 	l.metrics = n.c.Metrics.server()
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log, Metrics: l.metrics}, mover.Deps{Log: log}
-	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.Raw().CheckParity(ctx, w) }
+	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) {
+		return rawclient.Of(meta.c).CheckParity(ctx, w)
+	}
 	if n.c.opts.Meta != nil {
 		deps.Meta = n.c.opts.Meta(n.id, meta)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -90,7 +91,7 @@ func newWorld(t *testing.T) *world {
 // ask sends a request as the owner, a client of the root.
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
-	resp, err := w.owner.Raw().Meta(w.t.Context(), req)
+	resp, err := rawclient.Of(w.owner).Meta(w.t.Context(), req)
 	require.NoError(w.t, err)
 	return resp
 }

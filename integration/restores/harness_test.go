@@ -21,6 +21,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/localbucket"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -153,7 +154,7 @@ func (w *world) unreadable() (out []string) {
 
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
-	resp, err := w.admin.Raw().Meta(w.ctx, req)
+	resp, err := rawclient.Of(w.admin).Meta(w.ctx, req)
 	require.NoError(w.t, err)
 	return resp
 }

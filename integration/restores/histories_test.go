@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -158,7 +159,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 // waitsAsLost reports whether a file has a stripe that the service counts as lost.
 func (w *world) waitsAsLost(name string) bool {
 	w.t.Helper()
-	resp, err := w.admin.Raw().Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}})
+	resp, err := rawclient.Of(w.admin).Meta(w.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}})
 	require.NoError(w.t, err)
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport"
 )
 
@@ -17,7 +18,7 @@ func (w *world) fsck(cfg fsck.Config) (*fsck.Checker, *fsck.Report) {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "checker")
 	defer d.Close()
-	c := fsck.New(cfg, fsck.Deps{Meta: w.admin.Raw().Meta, Chunks: d.Chunks, Walk: w.admin.Walk})
+	c := fsck.New(cfg, fsck.Deps{Meta: rawclient.Of(w.admin).Meta, Chunks: d.Chunks, Walk: w.admin.Walk})
 	r, err := c.Run(w.ctx)
 	require.NoError(w.t, err)
 	return c, r

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/slowdisk"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -97,7 +98,7 @@ func (in *injector) take(ctx context.Context, f *fault) error {
 	if f.Target == leader {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		resp, err := in.admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
+		resp, err := rawclient.Of(in.admin).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
 		if err != nil {
 			return err
 		}

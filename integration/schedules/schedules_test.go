@@ -27,6 +27,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -138,7 +139,7 @@ func (g *game) enough() bool {
 func (g *game) nothingLost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	resp, err := g.in.admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(g.in.admin).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func lostFiles(ctx context.Context, admin *client.Client) (map[string]bool, erro
 	defer cancel()
 	names := map[string]bool{}
 	for after := uint64(0); ; {
-		resp, err := admin.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
+		resp, err := rawclient.Of(admin).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})
 		if err != nil {
 			return nil, err
 		}
@@ -184,7 +185,7 @@ func (c *chosen) sum() int { return c.before + c.now }
 func (g *game) watchLooks(ctx context.Context) {
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
-		resp, err := g.in.admin.Raw().Meta(asking, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := rawclient.Of(g.in.admin).Meta(asking, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		cancel()
 		if r := resp.GetCluster().GetRewriting(); err == nil && r != nil {
 			g.rewritten.note(r.GetChosenStripes())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -151,7 +152,7 @@ func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error 
 	defer cancel()
 	add := &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: n.Name, Address: n.Address}}}
 	for {
-		reply, err := f.pace.asking.Raw().Meta(ctx, add)
+		reply, err := rawclient.Of(f.pace.asking).Meta(ctx, add)
 		if err == nil && slices.ContainsFunc(reply.GetMembers().GetMembers(), func(m *wire.Member) bool { return m.Id == n.Name && m.Voter }) {
 			break
 		}
@@ -167,7 +168,7 @@ func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error 
 			return err
 		}
 	}
-	_, err := f.pace.asking.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: old.Name}}})
+	_, err := rawclient.Of(f.pace.asking).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: old.Name}}})
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sys/unix"
 )
@@ -236,7 +237,7 @@ func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) e
 	ctx, cancel := context.WithTimeout(ctx, rebuildPatience)
 	defer cancel()
 	for {
-		resp, err := b.asking.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		resp, err := rawclient.Of(b.asking).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -51,7 +52,7 @@ type filledTarget interface {
 
 // Stored implements filledTarget.
 func (t *clusterTarget) Stored(ctx context.Context) (bytes int64, err error) {
-	resp, err := t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(t.c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	for _, h := range resp.GetCluster().GetTopology().GetHosts() {
 		for _, d := range h.GetDevices() {
 			bytes += int64(d.GetUsed())

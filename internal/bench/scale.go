@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -173,7 +174,7 @@ func (s *scale) snapshot(ctx context.Context) ([]Line, error) {
 	}
 	defer end() //nolint:errcheck // its session ends with the cluster
 	began := time.Now()
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{}}})
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{}}})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -69,7 +70,7 @@ var smallBlock [moraine.BlockSize]byte
 
 // walk requests the attributes of a path, past every cache of the client.
 func (t *clusterTarget) walk(ctx context.Context, name string) error {
-	resp, err := t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
+	resp, err := rawclient.Of(t.c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
 	if err == nil && !resp.GetWalk().GetFound() {
 		err = fmt.Errorf("bench: %s does not exist", name)
 	}
@@ -87,7 +88,7 @@ func (t *clusterTarget) commit(ctx context.Context, name string) error {
 		return err
 	}
 	if len(t.granted.GetPlacements()) == 0 {
-		resp, err := t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
+		resp, err := rawclient.Of(t.c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
 			Inode: uint64(inode), Count: commitGrant, Scheme: &wire.Scheme{K: 1, M: 2}}}})
 		if err != nil {
 			return err
@@ -100,7 +101,7 @@ func (t *clusterTarget) commit(ctx context.Context, name string) error {
 	for _, d := range p.GetDevices() {
 		stripe.Chunks = append(stripe.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
 	}
-	_, err = t.c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
+	_, err = rawclient.Of(t.c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
 		Inode: uint64(inode), Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Length: moraine.BlockSize, Stripe: p.GetStripe()}},
 		Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe)}}})
 	return err

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"golang.org/x/sync/errgroup"
 )
@@ -162,7 +163,7 @@ func (s *saving) reach(ctx context.Context, level moraine.Level) (info ckpt.Step
 
 // removeStep removes a committed step, so that the devices have room for the next.
 func removeStep(ctx context.Context, c *client.Client, info ckpt.StepInfo) error {
-	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+	_, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 		Key: &wire.StepKey{Run: uint64(info.Run), Attempt: info.Attempt, Step: info.Step}}}})
 	return err
 }

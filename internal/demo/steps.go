@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -142,7 +143,7 @@ func worst(events []event) (protects uint32, degraded uint64) {
 
 // leader returns the name of the leading metadata server.
 func (d *demo) leader(ctx context.Context) (string, error) {
-	resp, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(d.client).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +175,7 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 		last := time.Now()
 		for ctx.Err() == nil {
 			// Sent to the service itself: a Stat may be answered from the cache.
-			if _, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{}}}); err == nil {
+			if _, err := rawclient.Of(d.client).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{}}}); err == nil {
 				p.answered(last)
 				last = time.Now()
 			}

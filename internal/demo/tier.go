@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -315,7 +316,7 @@ func (d *demo) backFromTheBucket(ctx context.Context) error {
 
 // held is how many bytes the chunkservers hold, by their devices' reports.
 func (d *demo) held(ctx context.Context) (uint64, error) {
-	resp, err := d.client.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := rawclient.Of(d.client).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return 0, err
 	}

@@ -2,48 +2,48 @@ package lint
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"path"
-	"path/filepath"
-	"strconv"
+	"go/types"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // publicPackages are the packages that programs outside this module import. They speak in types of
-// their own: a message of the protocol may change with every release.
-var publicPackages = []string{"client", "client/ckpt", "client/ckpt/adopt", "client/ckpt/agentproto", "client/ckpt/agentproto/fileproto", "client/ckpt/busy", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/safetensors"}
+// their own: a message of the protocol may change with every release, and a program cannot name a type
+// of an internal package.
+var publicPackages = []string{".", "client", "client/ckpt", "client/ckpt/adopt", "client/ckpt/agentproto", "client/ckpt/agentproto/fileproto", "client/ckpt/busy", "client/ckpt/localfiles", "client/ckpt/huggingface", "client/ckpt/readonce", "client/ckpt/safetensors"}
 
 // messages is the package of the protocol's messages.
 const messages = module + "/transport/wire"
 
-// showsMessages lists the exported declarations that name messages on purpose, as
-// FOLDER.NAME or FOLDER.TYPE.METHOD, with the reason, a sentence.
-var showsMessages = map[string]string{}
-
-// showsInternals lists the exported structs with a field of a type from an internal package on
-// purpose, as FOLDER.NAME, with the reason, a sentence.
+// showsInternals lists the exported declarations that show a message or a type of an internal package
+// on purpose, as FOLDER.NAME or FOLDER.TYPE.MEMBER, with the reason, a sentence.
 var showsInternals = map[string]string{}
 
-// TestPublicStructsShowNoInternals fails on an exported struct of a public package with an exported
-// field whose type is of an internal package: a program cannot name that type.
-func TestPublicStructsShowNoInternals(t *testing.T) {
+// TestPublicAPIShowsNoInternals fails on an exported function, method, field, variable or type of a
+// public package whose type is a message of transport/wire or of an internal package, also through an
+// alias, an embedded struct, or an unexported type that a program gets.
+func TestPublicAPIShowsNoInternals(t *testing.T) {
+	source := newSource()
 	found := map[string]bool{}
-	eachPublicFile(t, func(folder string, f *ast.File) {
-		for _, i := range f.Imports {
-			p, err := strconv.Unquote(i.Path.Value)
-			if err != nil || !strings.HasPrefix(p, module+"/internal/") && !strings.Contains(p, "/client/internal/") {
-				continue
-			}
-			for _, name := range structsWith(f, importedAs(f, p)) {
-				found[folder+"."+name] = true
-			}
+	exported := 0
+	for _, folder := range publicPackages {
+		pkg, err := source.Import(strings.TrimSuffix(module+"/"+folder, "/."))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		names, count := shown(pkg)
+		exported += count
+		for _, name := range names {
+			found[folder+"."+name] = true
+		}
+	}
+	if exported < 500 {
+		t.Fatalf("only %d declarations were found", exported)
+	}
 	for name := range found {
 		if showsInternals[name] == "" {
-			t.Errorf("%s has a field of a type that programs cannot name: give it a type of its package", name)
+			t.Errorf("%s shows a message of transport/wire or a type of an internal package: give it a type of its package", name)
 		}
 	}
 	for name := range showsInternals {
@@ -53,188 +53,136 @@ func TestPublicStructsShowNoInternals(t *testing.T) {
 	}
 }
 
-// structsWith returns the exported structs of a file that show a type of the package in a field.
-func structsWith(f *ast.File, pkg string) (names []string) {
-	for _, d := range f.Decls {
-		g, ok := d.(*ast.GenDecl)
-		if !ok {
+// hidden reports whether a package is one whose types programs must not see.
+func hidden(pkg *types.Package) bool {
+	return pkg != nil && (pkg.Path() == messages || slices.Contains(strings.Split(pkg.Path(), "/"), "internal"))
+}
+
+// shown returns the exported declarations of a package that show a hidden type, and how many there are.
+func shown(pkg *types.Package) (names []string, count int) {
+	for _, name := range pkg.Scope().Names() {
+		if !ast.IsExported(name) {
 			continue
 		}
-		for _, spec := range g.Specs {
-			s, ok := spec.(*ast.TypeSpec)
-			if !ok || !s.Name.IsExported() {
-				continue
+		obj := pkg.Scope().Lookup(name)
+		count++
+		if tn, ok := obj.(*types.TypeName); ok && !tn.IsAlias() {
+			members, n := shownMembers(tn.Type().(*types.Named))
+			count += n
+			for _, m := range members {
+				names = append(names, strings.TrimSuffix(name+"."+m, "."))
 			}
-			if _, ok := s.Type.(*ast.StructType); ok && mentions(s.Type, pkg) {
-				names = append(names, s.Name.Name)
-			}
+			continue
+		}
+		if (surface{}).shows(obj.Type()) {
+			names = append(names, name)
 		}
 	}
-	return names
+	slices.Sort(names)
+	return names, count
 }
 
-// eachPublicFile calls do with each file of the public packages.
-func eachPublicFile(t *testing.T, do func(folder string, f *ast.File)) {
-	t.Helper()
-	checked := 0
-	for _, folder := range publicPackages {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checked++
-			do(folder, f)
-		}
+// shownMembers returns the exported fields and methods of a type that show a hidden one, promoted methods
+// too; an empty name if the type is made of one.
+func shownMembers(t *types.Named) (names []string, count int) {
+	if (surface{}).showsAny(t.TypeParams().Len(), func(i int) types.Type { return t.TypeParams().At(i).Constraint() }) {
+		names = append(names, "")
 	}
-	if checked < 50 {
-		t.Fatalf("only %d files were found", checked)
-	}
-}
-
-// TestPublicAPIShowsNoMessages fails on an exported declaration of a public package that names a
-// type of transport/wire.
-func TestPublicAPIShowsNoMessages(t *testing.T) {
-	found := map[string]bool{}
-	eachPublicFile(t, func(folder string, f *ast.File) {
-		for _, name := range messageNames(f) {
-			found[folder+"."+name] = true
-		}
-	})
-	for name := range found {
-		if showsMessages[name] == "" {
-			t.Errorf("%s names a message of transport/wire: give it a type of its package", name)
-		}
-	}
-	for name := range showsMessages {
-		if !found[name] {
-			t.Errorf("%s names no message: it needs no exception any more", name)
-		}
-	}
-}
-
-// messageNames returns the exported declarations of a file that name a type of transport/wire in
-// what a program sees of them.
-func messageNames(f *ast.File) (names []string) {
-	wire := importedAs(f, messages)
-	if wire == "" {
-		return nil
-	}
-	for _, d := range f.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			if name, ok := exportedFunc(d); ok && mentions(d.Type, wire) {
-				names = append(names, name)
-			}
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					if spec.Name.IsExported() && mentions(spec.Type, wire) {
-						names = append(names, spec.Name.Name)
-					}
-				case *ast.ValueSpec:
-					for i, id := range spec.Names {
-						if id.IsExported() && (mentions(spec.Type, wire) || i < len(spec.Values) && mentions(spec.Values[i], wire)) {
-							names = append(names, id.Name)
-						}
-					}
+	switch u := t.Underlying().(type) {
+	case *types.Struct:
+		for i := range u.NumFields() {
+			if f := u.Field(i); f.Exported() || f.Embedded() {
+				count++
+				if (surface{}).shows(f.Type()) {
+					names = append(names, f.Name())
 				}
 			}
 		}
-	}
-	return names
-}
-
-// exportedFunc returns the name of a function or method, and whether programs can call it.
-func exportedFunc(d *ast.FuncDecl) (string, bool) {
-	if d.Recv == nil {
-		return d.Name.Name, d.Name.IsExported()
-	}
-	on := receiver(d.Recv.List[0].Type)
-	return on + "." + d.Name.Name, d.Name.IsExported() && ast.IsExported(on)
-}
-
-// importedAs returns the name by which a file uses a package; empty if it does not import it.
-func importedAs(f *ast.File, pkg string) string {
-	for _, i := range f.Imports {
-		if p, err := strconv.Unquote(i.Path.Value); err != nil || p != pkg {
-			continue
+	default:
+		if (surface{}).shows(u) {
+			names = append(names, "")
 		}
-		if i.Name != nil {
-			return i.Name.Name
-		}
-		return path.Base(pkg)
 	}
-	return ""
+	for _, m := range methodsOf(t) {
+		count++
+		if (surface{}).shows(m.Type()) {
+			names = append(names, m.Name())
+		}
+	}
+	return names, count
 }
 
-// mentions reports whether programs see a name of the package in an expression or type. They do not
-// see unexported fields.
-func mentions(n ast.Node, pkg string) (found bool) {
-	ast.Inspect(n, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case nil:
-			return false
-		case *ast.StructType:
-			for _, field := range n.Fields.List {
-				found = found || visible(field) && mentions(field.Type, pkg)
+// methodsOf returns the exported methods of a type and of pointers to it.
+func methodsOf(t *types.Named) (out []*types.Func) {
+	if types.IsInterface(t) {
+		return nil // they are those of the underlying type
+	}
+	for m := range types.NewMethodSet(types.NewPointer(t)).Methods() {
+		if f := m.Obj().(*types.Func); f.Exported() {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// surface is the unexported types whose surface has been looked at.
+type surface map[*types.Named]bool
+
+// shows reports whether a program that has a value of a type can see a hidden one by it. Exported types
+// of other packages are not looked into.
+func (s surface) shows(t types.Type) bool {
+	switch t := t.(type) {
+	case *types.Alias:
+		return hidden(t.Obj().Pkg()) || s.shows(t.Rhs())
+	case *types.Named:
+		return s.showsNamed(t)
+	case interface{ Elem() types.Type }: // pointers, slices, arrays, maps, channels
+		m, isMap := t.(*types.Map)
+		return s.shows(t.Elem()) || isMap && s.shows(m.Key())
+	case *types.Signature:
+		return s.shows(t.Params()) || s.shows(t.Results()) || s.showsAny(t.TypeParams().Len(), func(i int) types.Type { return t.TypeParams().At(i).Constraint() })
+	case *types.Tuple:
+		return s.showsAny(t.Len(), func(i int) types.Type { return t.At(i).Type() })
+	case *types.Struct:
+		return s.showsAny(t.NumFields(), func(i int) types.Type {
+			if f := t.Field(i); f.Exported() || f.Embedded() {
+				return f.Type()
 			}
-			return false
-		case *ast.SelectorExpr:
-			if id, ok := n.X.(*ast.Ident); ok && id.Name == pkg {
-				found = true
-			}
-		}
-		return !found
-	})
-	return found
+			return nil
+		})
+	case *types.Interface:
+		return s.showsAny(t.NumEmbeddeds(), t.EmbeddedType) ||
+			s.showsAny(t.NumExplicitMethods(), func(i int) types.Type {
+				if m := t.ExplicitMethod(i); m.Exported() {
+					return m.Type()
+				}
+				return nil
+			})
+	case *types.Union:
+		return s.showsAny(t.Len(), func(i int) types.Type { return t.Term(i).Type() })
+	}
+	return false
 }
 
-// visible reports whether programs see a field of a struct.
-func visible(f *ast.Field) bool {
-	if len(f.Names) == 0 {
-		return true // embedded
-	}
-	for _, id := range f.Names {
-		if id.IsExported() {
+func (s surface) showsAny(n int, at func(int) types.Type) bool {
+	for i := range n {
+		if s.shows(at(i)) {
 			return true
 		}
 	}
 	return false
 }
 
-// TestMessagesAreFound has one exported and one unexported declaration of each kind.
-func TestMessagesAreFound(t *testing.T) {
-	f, err := parser.ParseFile(token.NewFileSet(), "a.go", `package a
-import w "github.com/morainefs/moraine/transport/wire"
-type A struct{ F *w.Attr }
-type B struct{ f *w.Attr }
-type c struct{ F *w.Attr }
-type D struct{ w.Attr }
-type E = w.Attr
-type G interface{ H(w.Attr) }
-type I map[string][]*w.Attr
-func J(*w.Attr) {}
-func k(*w.Attr) {}
-func (A) L() *w.Attr { return nil }
-func (c) M(*w.Attr) {}
-func (A) N() { _ = w.Attr{} }
-func O(yield func(*w.Attr) bool) {}
-var P, q = w.X, w.X
-const R w.Kind = 1
-var s w.Attr`, 0)
-	if err != nil {
-		t.Fatal(err)
+// showsNamed is shows of a type with a name: it is hidden, or has a hidden type argument, or has no
+// exported name and a program sees its fields and methods only where it gets a value.
+func (s surface) showsNamed(t *types.Named) bool {
+	if hidden(t.Obj().Pkg()) || s.showsAny(t.TypeArgs().Len(), t.TypeArgs().At) {
+		return true
 	}
-	if got, want := strings.Join(messageNames(f), " "), "A D E G I J A.L O P R"; got != want {
-		t.Errorf("found %s, want %s", got, want)
+	if t.Obj().Exported() || t.Obj().Pkg() == nil || s[t] {
+		return false
 	}
+	s[t] = true
+	methods := methodsOf(t)
+	return s.shows(t.Underlying()) || s.showsAny(len(methods), func(i int) types.Type { return methods[i].Type() })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/internal/adopted"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -75,7 +76,7 @@ func makeStep(ctx context.Context, c *client.Client, dir string, o Options) (ckp
 	if err != nil {
 		return ckpt.StepInfo{}, err
 	}
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AdoptStep{AdoptStep: &wire.AdoptStep{
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AdoptStep{AdoptStep: &wire.AdoptStep{
 		Dir: uint64(src.Inode()), Parent: uint64(parent.Inode()), Name: path.Base(run), Step: o.Step, Format: format}}})
 	if err != nil {
 		return ckpt.StepInfo{}, err
@@ -101,7 +102,7 @@ func makeStep(ctx context.Context, c *client.Client, dir string, o Options) (ckp
 
 // committedStep returns the committed step of a number that a reader finds now.
 func committedStep(ctx context.Context, c *client.Client, run moraine.InodeID, step uint64) (ckpt.StepInfo, error) {
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(run), Step: step, Exact: true}}})
 	if err != nil {
 		return ckpt.StepInfo{}, err

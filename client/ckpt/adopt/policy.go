@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -26,7 +27,7 @@ func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f For
 	case !ok && f != "":
 		return invalid("format %q: it must be dcp, megatron, hf or never", f)
 	}
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: uint64(dir)}}})
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: uint64(dir)}}})
 	if err != nil {
 		return err
 	}
@@ -38,6 +39,6 @@ func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f For
 		own.Checkpoint = &wire.CheckpointPolicy{}
 	}
 	own.Checkpoint.Format = format
-	_, err = c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: uint64(dir), Policy: own}}})
+	_, err = rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: uint64(dir), Policy: own}}})
 	return err
 }

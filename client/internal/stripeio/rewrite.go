@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -33,7 +34,7 @@ const (
 // may be moved. It leaves pieces that changed since it read them. For a job
 // that names files, it packs the pieces of all of them together. It returns
 // what was replaced, also on error, and the caller may repeat it after one.
-func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error) {
+func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (rawclient.Rewritten, error) {
 	w := &rewriter{job: job, pace: pace, left: maxUnread, Sender: Sender{Engine: e, Inode: moraine.InodeID(job.GetInode()), Level: moraine.NVMe}}
 	run := w.run
 	if len(job.GetRewrite().GetFiles()) > 0 {
@@ -43,19 +44,13 @@ func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ct
 	return w.done, retry.Wrap("client.RewriteStripes", w.Inode.String(), err)
 }
 
-// Rewritten counts what was put into new stripes.
-type Rewritten struct {
-	Bytes int64
-	Files int64 // packed together
-}
-
 // rewriter rewrites stripes of one file, or packs small files.
 type rewriter struct {
 	Sender
 	job   *wire.Job
 	pace  func(ctx context.Context, n int64) error
 	group *rewriteGroup // in progress
-	done  Rewritten
+	done  rawclient.Rewritten
 	// unread is why the first unreadable stripe could not be read. left is how many more may be
 	// left out.
 	unread error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -69,13 +70,13 @@ func revokeCerts(env *cli.Env, cmd *cobra.Command, o revokeOptions) error {
 	}
 	defer c.Close()
 	if o.list {
-		resp, err := c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListRevoked{ListRevoked: &wire.ListRevoked{}}})
+		resp, err := rawclient.Of(c).Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_ListRevoked{ListRevoked: &wire.ListRevoked{}}})
 		if err != nil {
 			return err
 		}
 		return printRevoked(env, resp.GetRevoked().GetRevocations())
 	}
-	if _, err := c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
+	if _, err := rawclient.Of(c).Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
 		return err
 	}
 	if env.Global.JSON {

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -111,7 +112,7 @@ func prune(ctx context.Context, c *cli.Connection, v ckpt.Retention) error {
 		_, err := c.Jobs().Queue(ctx, client.JobEvict, v.Step.Dir)
 		return err
 	}
-	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+	_, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 		Key: keyToWire(client.StepKey{Run: v.Step.Run, Attempt: v.Step.Attempt, Step: v.Step.Step})}}})
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -40,7 +41,7 @@ program is reading, and the last good checkpoint of the run.`,
 				return err
 			}
 			defer c.Close()
-			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
+			_, err = rawclient.Of(c).Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 				Key: keyToWire(key), Force: force}}})
 			if err != nil {
 				return cli.Named(err, l, key.Run)
@@ -96,7 +97,7 @@ func keyToWire(k client.StepKey) *wire.StepKey {
 
 // attemptOf finds the attempt whose step RUN/step-N names. Of a lost step, the latest one.
 func attemptOf(ctx context.Context, c *cli.Connection, run moraine.InodeID, step uint64) (attempt uint32, err error) {
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(run), Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
 	if errors.Is(err, moraine.Lost) || errors.Is(err, moraine.NotFound) {
 		steps, listErr := ckpt.ListSteps(ctx, c.Client, run, false)

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -93,7 +94,7 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key client.S
 func stepLost(ctx context.Context, c *cli.Connection, key client.StepKey) ([]view.LostRow, error) {
 	rows := []view.LostRow{}
 	for after := ""; ; {
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: keyToWire(key), AfterName: after}}})
+		resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: keyToWire(key), AfterName: after}}})
 		if err != nil {
 			return nil, fmt.Errorf("lost files: %w", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -149,7 +150,7 @@ Exit codes:
 func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, path string) error {
 	start := time.Now()
 	var bar *cli.Bar
-	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Raw().Meta, Chunks: c.Pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: rawclient.Of(c).Meta, Chunks: c.Pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
 		if bar == nil {
 			bar = env.StartBar("chunks", 0)
 			bar.Plain()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -57,7 +58,7 @@ func awaitObjects(ctx context.Context, env *cli.Env, c *cli.Connection) (reply *
 	check := uint64(0)
 	for tries := 0; ; {
 		begin := check == 0
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckObjects{CheckObjects: &wire.CheckObjects{Start: begin}}})
+		resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckObjects{CheckObjects: &wire.CheckObjects{Start: begin}}})
 		if err != nil {
 			return nil, err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
@@ -164,7 +165,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 		Short: "List all devices",
 		Args:  cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
-			resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
+			resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
 			if err != nil {
 				return err
 			}
@@ -236,7 +237,7 @@ abandons the chunks that stripes still have on it.`,
 			if reason == "" {
 				reason = fmt.Sprintf("set %s by hand", args[1])
 			}
-			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
+			_, err = rawclient.Of(c).Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{
 				SetDeviceState: &wire.SetDeviceState{Device: uint32(id), State: state, Reason: reason, AcceptLoss: acceptLoss}}})
 			return err
 		},

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -76,7 +77,7 @@ host's chunkserver.`,
 }
 
 func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState) error {
-	_, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: set}})
+	_, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: set}})
 	return err
 }
 
@@ -225,7 +226,7 @@ command again: the check continues from there.`,
 				return err
 			}
 			defer c.Close()
-			_, err = c.Raw().Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
+			_, err = rawclient.Of(c).Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{
 				Host: args[0], Millis: uint64(length.Milliseconds()), Reason: reason, Force: force}}})
 			return err
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -237,7 +238,7 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 		Short: "Show what is in the bucket, and which jobs are under way",
 		Args:  cobra.NoArgs,
 		RunE: env.OnCluster(func(ctx context.Context, c *cli.Connection, _ []string) error {
-			resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
+			resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
 			if err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -40,7 +41,7 @@ func setRebalance(ctx context.Context, env *cli.Env, op *wire.SetRebalance) erro
 		return err
 	}
 	defer c.Close()
-	_, err = c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: op}})
+	_, err = rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: op}})
 	return err
 }
 

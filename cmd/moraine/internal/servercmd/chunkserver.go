@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/address"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
@@ -208,7 +209,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
 	}
 	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) {
-		return meta.c.Raw().CheckParity(client.WithLowPriority(ctx), w)
+		return rawclient.Of(meta.c).CheckParity(client.WithLowPriority(ctx), w)
 	}
 	var bounded *chunkserver.Neighbour
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
@@ -288,7 +289,7 @@ type lateClient struct{ c *client.Client }
 // Do implements transport.Metadata: it follows the leader, and repeats a request under one
 // number.
 func (l *lateClient) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return l.c.Raw().Meta(ctx, req)
+	return rawclient.Of(l.c).Meta(ctx, req)
 }
 
 // moverOf runs a mover after its chunkserver has registered.

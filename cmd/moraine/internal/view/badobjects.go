@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -38,7 +39,7 @@ var objectStates = map[wire.ObjectState]string{
 func BadObjects(ctx context.Context, c *cli.Connection) ([]BadObject, error) {
 	out := []BadObject{}
 	for after := uint64(0); ; {
-		resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{After: after}}})
+		resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{After: after}}})
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,7 +15,7 @@ func Members(ctx context.Context, c *cli.Connection) (*wire.MembersReply, error)
 
 // RequestMembers sends a request that the list of all metadata servers answers.
 func RequestMembers(ctx context.Context, c *cli.Connection, req *wire.MetaRequest) (*wire.MembersReply, error) {
-	resp, err := c.Raw().Meta(ctx, req)
+	resp, err := rawclient.Of(c).Meta(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -56,7 +57,7 @@ func GetCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, erro
 
 // GetClusterAs is GetCluster with the properties that req names.
 func GetClusterAs(ctx context.Context, c *client.Client, req *wire.GetCluster) (*wire.ClusterReply, error) {
-	resp, err := c.Raw().Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: req}})
+	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: req}})
 	return resp.GetCluster(), err
 }
 
