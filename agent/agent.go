@@ -60,6 +60,9 @@ type Config struct {
 	Patience time.Duration
 	// Users may connect, besides root and the agent's own user.
 	Users []uint32
+	// Look is how often the agent asks the service for the newest step of each level of the runs that are
+	// open. Default a minute.
+	Look time.Duration
 	// Grace is how long Run, once its context has ended, writes what is sealed to the cluster.
 	Grace time.Duration
 }
@@ -134,7 +137,7 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
-	a.figures = runFigures{a.metrics, map[runOf]*agentproto.RunStatus{}}
+	a.figures = runFigures{a.metrics, map[runOf]*agentproto.RunStatus{}, map[runOf]*following{}}
 	a.shared = readonce.New(sharedBytes)
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
@@ -173,6 +176,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.running.Go(a.accept)
+	a.running.Go(follower{a}.follow)
 	<-ctx.Done()
 	below := slices.DeleteFunc(a.drain(context.WithoutCancel(ctx), a.cfg.Grace), func(p agentproto.Part) bool { return p.State == agentproto.Local })
 	a.end()

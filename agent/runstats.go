@@ -26,11 +26,16 @@ type runOf struct {
 type runFigures struct {
 	metrics *Metrics
 	of      map[runOf]*agentproto.RunStatus
+	// follows has the open runs, and those that were open a moment ago. See exposure.go.
+	follows map[runOf]*following
 }
 
 // get returns the figures of the run of a part, and its label.
 func (f *runFigures) get(k partKey) (*agentproto.RunStatus, string) {
-	of := runOf{k.uid, k.path}
+	return f.getOf(runOf{k.uid, k.path})
+}
+
+func (f *runFigures) getOf(of runOf) (*agentproto.RunStatus, string) {
 	if f.of[of] == nil && len(f.of) >= maxRunStats {
 		of.path = otherRuns
 	}
@@ -58,14 +63,15 @@ func (f *runFigures) sealed(p *part, now time.Time) {
 
 // committed notes the levels that the step of a part has reached.
 func (f *runFigures) committed(p *part) {
+	if p.info.CommittedAt.IsZero() {
+		return // an earlier agent has followed the part
+	}
 	_, run := f.get(p.key)
+	k := f.follow(runOf{p.key.uid, p.key.path})
 	for level := moraine.Memory; level <= p.info.Level; level++ {
-		at, known := p.info.Reached[level]
-		if !known {
-			at = p.info.CommittedAt
-		}
-		if !at.IsZero() { // of a part that an earlier agent has followed, this one does not know it
-			f.reached(run, level, at)
+		known, have := k.newest[level]
+		if !have || p.key.attempt > known.Attempt || p.key.attempt == known.Attempt && p.key.step > known.Step {
+			f.learn(k, run, level, p.info)
 		}
 	}
 }
@@ -81,7 +87,8 @@ func (f *runFigures) failed(p *part) {
 	f.metrics.RunFailed.WithLabelValues(run).Inc()
 }
 
-// list returns the figures of the runs of a user, and for root of all.
+// list returns the figures of the runs of a user, and for root of all. What a crash would lose is up to
+// date: see expose.
 func (f *runFigures) list(uid uint32) []agentproto.RunStatus {
 	var out []agentproto.RunStatus
 	for of, s := range f.of {

@@ -100,6 +100,7 @@ func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.Push
 func (c *conn) status() *agentproto.StatusReply {
 	c.a.mu.Lock()
 	defer c.a.mu.Unlock()
+	follower{c.a}.expose()
 	return &agentproto.StatusReply{Memory: c.a.cfg.Memory, Used: c.a.pool.inUse(), Parts: c.a.list(c.mine), Runs: c.a.figures.list(c.uid)}
 }
 

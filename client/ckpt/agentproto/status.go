@@ -39,6 +39,23 @@ type RunStatus struct {
 	StallSeconds float64 `json:"stall_seconds"`
 	// Failed counts the parts whose step will never be committed.
 	Failed uint64 `json:"failed"`
+	// Levels are the levels memory, nvme and object that have a good step. Empty if no trainer has the run
+	// open here, and for "other".
+	Levels []LevelStatus `json:"levels,omitempty"`
+}
+
+// LevelStatus is the newest good step of a run at a level, and what a crash of the node now would lose if
+// only that level and safer ones survived it.
+type LevelStatus struct {
+	Level   string `json:"level"`
+	Attempt uint32 `json:"attempt"`
+	Step    uint64 `json:"step"`
+	// Committed is when the step was committed, in nanoseconds since the epoch.
+	Committed int64 `json:"committed_ns"`
+	// LostSteps counts from the step to the newest that a trainer of the node has begun to save, and
+	// LostSeconds from its commit to now.
+	LostSteps   uint64  `json:"lost_steps"`
+	LostSeconds float64 `json:"lost_seconds"`
 }
 
 // Part is one rank's part of a step in a slot of the node.

@@ -1,6 +1,10 @@
 package agentcmd
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
@@ -9,8 +13,11 @@ import (
 
 func newStatusCommand(env *cli.Env, socket *string) *cobra.Command {
 	return &cobra.Command{
-		Use:     "status",
-		Short:   "List the parts of checkpoints in this node's memory",
+		Use:   "status",
+		Short: "List the parts of checkpoints in this node's memory, and the figures of each run",
+		Long: `List the parts of checkpoints in this node's memory. For each run it shows what the agent has
+counted since its start, and what a crash of this node now would lose at each level. --json
+prints all of it as one object.`,
 		Example: "  moraine agent status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -18,12 +25,39 @@ func newStatusCommand(env *cli.Env, socket *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !env.Global.JSON {
-				env.Note("%s of the %s for arenas are in use", cli.Size(uint64(reply.Status.Used)), cli.Size(uint64(reply.Status.Memory)))
-			}
-			return PrintParts(env, reply.Status.Parts)
+			return printStatus(env, reply.Status)
 		},
 	}
+}
+
+func printStatus(env *cli.Env, s *agentproto.StatusReply) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, s)
+	}
+	env.Note("%s of the %s for arenas are in use", cli.Size(uint64(s.Used)), cli.Size(uint64(s.Memory)))
+	if err := PrintParts(env, s.Parts); err != nil || len(s.Runs) == 0 {
+		return err
+	}
+	fmt.Fprintln(env.Out)
+	rows := make([]table.Row, len(s.Runs))
+	for i, r := range s.Runs {
+		var mean time.Duration
+		if r.Saves > 0 {
+			mean = time.Duration(r.StallSeconds / float64(r.Saves) * float64(time.Second)).Round(time.Millisecond)
+		}
+		rows[i] = table.Row{r.Run, r.Saves, cli.Size(uint64(r.Bytes)), mean, r.Failed, exposureOf(r)}
+	}
+	cli.PrintTable(env.Out, table.Row{"RUN", "SAVES", "SIZE", "MEAN STALL", "FAILED", "A CRASH NOW WOULD LOSE"}, rows)
+	return nil
+}
+
+// exposureOf says what a crash would lose at each level.
+func exposureOf(r agentproto.RunStatus) string {
+	var out []string
+	for _, l := range r.Levels {
+		out = append(out, fmt.Sprintf("%s: %s, %s", l.Level, cli.CountOf(int(l.LostSteps), "step"), time.Duration(l.LostSeconds*float64(time.Second)).Round(time.Second)))
+	}
+	return strings.Join(out, "; ")
 }
 
 // PrintParts lists parts in a node's memory.
