@@ -52,7 +52,7 @@ class Connection:
 
     def request_fds(self, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]]:
         """Make a request. Return the fields of its reply, and its descriptors, which the caller closes."""
-        body = json.dumps({op: {k: v for k, v in fields.items() if v is not None}}).encode()
+        body = json.dumps({op: {k: v for k, v in fields.items() if v is not None}}, separators=(",", ":")).encode()
         if len(body) > MAX_FRAME:
             raise errors.TooLarge(f"a message of {len(body)} bytes; {MAX_FRAME} at most")
         fds: list[int] = []
