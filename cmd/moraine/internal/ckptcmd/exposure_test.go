@@ -48,10 +48,10 @@ func TestPolicyRows(t *testing.T) {
 	}
 }
 
-// TestWaitsFor: the slow ranks of an open step are named, a few of them.
+// TestWaitsFor: what a step waits for, in words.
 func TestWaitsFor(t *testing.T) {
-	require.Equal(t, "ranks 3, 7", waitsFor(stepRow{State: "open", Missing: []uint32{3, 7}}))
-	require.Equal(t, "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more", waitsFor(stepRow{State: "open", Missing: []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}))
+	require.Equal(t, "3, 7", rankList([]uint32{3, 7}, 0))
+	require.Equal(t, "0, 1 and 990 more", rankList([]uint32{0, 1}, 990))
 	require.Equal(t, "a mover checks it", waitsFor(stepRow{State: "sealed"}))
 	require.Equal(t, "bytes are lost", waitsFor(stepRow{State: "lost", Reason: "bytes are lost"}))
 }

@@ -2,16 +2,12 @@ package ckptcmd
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
@@ -24,6 +20,10 @@ type runState struct {
 	Levels []exposure `json:"levels"`
 	// Steps are the newest ones, newest first.
 	Steps []stepRow `json:"steps"`
+	// Waiting are the open ones of them, and which ranks let the others wait.
+	Waiting []waiting `json:"waiting"`
+	// Slowest are the ranks that sealed the newest committed step last. Absent for a step of one rank.
+	Slowest *slowest `json:"slowest,omitempty"`
 }
 
 // watchFlags are the flags of `ckpt watch`.
@@ -38,13 +38,18 @@ func newCkptWatchCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
 		Short: "Show the checkpoints of a run, live",
-		Long: `Show the newest steps of a run: their state and level, which ranks are still missing, and for
-each level the newest good step and what a crash now would lose if only that level survived
-it. "lost steps" counts up to the newest step that a rank has begun to save, and "lost time"
-from the commit of the level's step.
+		Long: `Show the newest steps of a run: their state and level, and for each level the newest good step
+and what a crash now would lose if only that level survived it. "lost steps" counts up to the
+newest step that a rank has begun to save, and "lost time" from the commit of the level's step.
 
-The view is printed again when something has changed, until the command is interrupted. With
---json each change is one line.`,
+Of an open step it names the ranks that have not sealed, ten at most, and how long the others
+have waited for them: since the first rank has begun, and since the first one has sealed. Of the
+newest committed step it shows the ten ranks that sealed last. These times are of the clocks of
+the metadata servers.
+
+The view is printed again when something has changed, and each 10 s while ranks are missing,
+until the command is interrupted. On a terminal it replaces the one before. With --json each
+change is one line.`,
 		Example: `  moraine ckpt watch moraine:///runs/llama
   moraine ckpt watch moraine:///runs/llama --once --json`,
 		Args: cobra.ExactArgs(1),
@@ -66,6 +71,9 @@ The view is printed again when something has changed, until the command is inter
 	return cmd
 }
 
+// reprint is how often the view is printed without a change, while ranks let others wait.
+const reprint = 10 * time.Second
+
 func ckptWatch(ctx context.Context, env *cli.Env, arg string, o watchFlags) error {
 	run, c, l, err := openRunOf(ctx, env, arg)
 	if err != nil {
@@ -74,22 +82,24 @@ func ckptWatch(ctx context.Context, env *cli.Env, arg string, o watchFlags) erro
 	defer c.Close()
 	ticker := time.NewTicker(o.every)
 	defer ticker.Stop()
+	times := sealTimes{c: c.Client, first: map[moraine.InodeID]time.Time{}}
 	var last []byte
+	var printed time.Time
 	for {
-		steps, levels, err := exposureOf(ctx, c, run)
+		now, err := lookAt(ctx, c, run, &times, o.steps)
 		if err != nil {
 			return cli.Named(err, l, run.ID())
 		}
-		now := runState{Time: time.Now(), Run: l.String(), Levels: levels, Steps: newestRows(steps, o.steps)}
+		now.Run = l.String()
 		key, err := now.withoutTime()
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(key, last) {
-			if err := now.print(env); err != nil {
+		if !bytes.Equal(key, last) || len(now.Waiting) > 0 && time.Since(printed) >= reprint {
+			if err := now.print(env, !o.once && last != nil); err != nil {
 				return err
 			}
-			last = key
+			last, printed = key, time.Now()
 		}
 		if o.once {
 			return nil
@@ -102,75 +112,33 @@ func ckptWatch(ctx context.Context, env *cli.Env, arg string, o watchFlags) erro
 	}
 }
 
-// newestRows returns the n newest steps that were not removed, newest first.
-func newestRows(steps []ckpt.StepInfo, n int) []stepRow {
-	rows := []stepRow{}
-	for _, s := range steps {
-		if s.State != ckpt.StepDeleted {
-			rows = append(rows, describeStep(s))
+// lookAt reads what the view shows.
+func lookAt(ctx context.Context, c *cli.Connection, run *ckpt.Run, times *sealTimes, n int) (runState, error) {
+	steps, levels, err := exposureOf(ctx, c, run)
+	if err != nil {
+		return runState{}, err
+	}
+	now := runState{Time: time.Now(), Levels: levels, Steps: []stepRow{}, Waiting: []waiting{}}
+	committed := false
+	for _, s := range newestSteps(steps, n) {
+		row := describeStep(s)
+		switch {
+		case s.State == ckpt.StepOpen:
+			w, err := times.waitingOf(ctx, s, now.Time)
+			if err != nil {
+				return now, err
+			}
+			if w != nil {
+				row.Missing, row.Ranks = w.Missing, fmt.Sprintf("%d of %d", w.Sealed, w.World)
+				now.Waiting = append(now.Waiting, *w)
+			}
+		case s.State == ckpt.StepCommitted && !committed:
+			committed = true
+			if now.Slowest, err = times.slowestOf(ctx, s); err != nil && !errors.Is(err, moraine.NotFound) { // it was removed
+				return now, err
+			}
 		}
+		now.Steps = append(now.Steps, row)
 	}
-	slices.SortFunc(rows, func(a, b stepRow) int { return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(b.Step, a.Step)) })
-	return rows[:min(n, len(rows))]
-}
-
-// withoutTime returns what changes only if the run does.
-func (s runState) withoutTime() ([]byte, error) {
-	s.Time = time.Time{}
-	s.Levels = slices.Clone(s.Levels)
-	for n := range s.Levels {
-		s.Levels[n].LostSeconds = 0
-	}
-	return json.Marshal(s)
-}
-
-func (s runState) print(env *cli.Env) error {
-	if env.Global.JSON {
-		return cli.PrintJSON(env.Out, s)
-	}
-	fmt.Fprintf(env.Out, "%s  %s\n", s.Time.Format(time.DateTime), s.Run)
-	printLevels(env, s.Levels)
-	fmt.Fprintln(env.Out)
-	rows := make([]table.Row, len(s.Steps))
-	for n, r := range s.Steps {
-		rows[n] = table.Row{r.Step, r.Attempt, r.State, r.Level, r.Ranks, cli.Size(r.Bytes), r.said(), waitsFor(r)}
-	}
-	cli.PrintTable(env.Out, table.Row{"step", "attempt", "state", "level", "ranks", "size", "marks", "waits for"}, rows)
-	fmt.Fprintln(env.Out)
-	return nil
-}
-
-// printLevels prints the exposure at each level, for people.
-func printLevels(env *cli.Env, levels []exposure) {
-	rows := make([]table.Row, len(levels))
-	for n, e := range levels {
-		if !e.found() {
-			rows[n] = table.Row{e.Level, "none", "", "all", "all"}
-			continue
-		}
-		rows[n] = table.Row{e.Level, e.Step, e.Committed.Format(time.DateTime), e.LostSteps, time.Duration(e.LostSeconds * float64(time.Second)).Round(time.Second)}
-	}
-	cli.PrintTable(env.Out, table.Row{"level", "newest step", "committed", "lost steps", "lost time"}, rows)
-}
-
-// maxNamedRanks bounds the missing ranks that one line names.
-const maxNamedRanks = 8
-
-// waitsFor says what a step needs until it is committed, or why it never will be.
-func waitsFor(s stepRow) string {
-	switch ckpt.StepState(s.State) {
-	case ckpt.StepOpen:
-		var names []string
-		for _, r := range s.Missing[:min(len(s.Missing), maxNamedRanks)] {
-			names = append(names, strconv.Itoa(int(r)))
-		}
-		text := "ranks " + strings.Join(names, ", ")
-		if more := len(s.Missing) - len(names); more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		return text
-	case ckpt.StepSealed:
-		return "a mover checks it"
-	}
-	return s.Reason
+	return now, nil
 }
