@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
@@ -23,9 +24,12 @@ var errPage = errors.New("the page is full")
 
 // restorer is what a connection reads: an open step, and the slot of its last Fetch.
 type restorer struct {
-	k    *ckpt.Checkpoint
-	node []*slot // of parts of the step that this node has
-	slot *slot
+	k  *ckpt.Checkpoint
+	of runOf
+	// began is when the trainer asked for the step, fetched when it had the bytes of its last Fetch.
+	began, fetched time.Time
+	node           []*slot // of parts of the step that this node has
+	slot           *slot
 }
 
 // open makes k the step that is read. Several ranks share their reads; a single one would copy each
@@ -47,6 +51,9 @@ func (r *restorer) close(a *Agent) {
 		_ = r.k.Close() // only read
 		r.k = nil
 		a.mu.Lock()
+		if !r.fetched.IsZero() {
+			a.figures.restored(r.of, r.fetched.Sub(r.began))
+		}
 		a.restoring--
 		if a.restoring == 0 {
 			a.shared.Forget()
@@ -85,6 +92,7 @@ func (c *conn) resolve(ctx context.Context, req *agentproto.Resolve) (*agentprot
 		return nil, c.invalid("resolve before open")
 	}
 	c.restore.close(c.a)
+	c.restore.of, c.restore.began, c.restore.fetched = runOf{c.uid, c.run.key.path}, time.Now(), time.Time{}
 	k, skipped, err := c.find(ctx, req)
 	if err != nil {
 		return nil, err
@@ -181,6 +189,7 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 		c.restore.drop(c.a.pool)
 		return nil, nil, err
 	}
+	c.restore.fetched = time.Now()
 	reply.Slot, reply.FromNode = s.name, c.restore.k.NodeBytes()-before
 	c.a.metrics.RestoredBytes.WithLabelValues("node").Add(float64(reply.FromNode))
 	c.a.metrics.RestoredBytes.WithLabelValues("cluster").Add(float64(c.restore.k.BytesRead() - read))

@@ -80,6 +80,15 @@ func (f *runFigures) reached(run string, level moraine.Level, at time.Time) {
 	f.metrics.RunLast.WithLabelValues(run, level.String()).Set(float64(at.UnixNano()) / 1e9)
 }
 
+// restored counts a step that a trainer has fetched from.
+func (f *runFigures) restored(of runOf, took time.Duration) {
+	s, run := f.getOf(of)
+	s.Restores++
+	s.RestoreSeconds += took.Seconds()
+	f.metrics.RunRestores.WithLabelValues(run).Inc()
+	f.metrics.RunRestoreSeconds.WithLabelValues(run).Add(took.Seconds())
+}
+
 // failed counts a part whose step will never be committed.
 func (f *runFigures) failed(p *part) {
 	s, run := f.get(p.key)

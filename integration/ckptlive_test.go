@@ -98,36 +98,6 @@ func TestWatchAndDrillOfARun(t *testing.T) {
 	}
 }
 
-// TestAdviceOfWhatWasMeasured: `ckpt advise` takes the stall from the agent, and the restore from a drill.
-func TestAdviceOfWhatWasMeasured(t *testing.T) {
-	t.Parallel()
-	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
-	a := newAgentProc(t, c)
-	a.start()
-	const run = "moraine:///runs/r"
-	advise := func() outcome {
-		return invoke(t, settingsFor(c), "ckpt", "advise", run, "--mtbf", "4h", "--agent", a.socket(), "--drill", "--json")
-	}
-	requireRefused(t, advise(), 1, "has seen no save", "--stall")
-	file := filepath.Join(t.TempDir(), "state")
-	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
-	out, code := a.run("ckpt", "save", run, "--step", "1", "--agent", a.socket(), "--level", "nvme", file)
-	require.Equal(t, 0, code, out)
-	o := advise()
-	require.Zero(t, o.code, o.stderr)
-	var got struct {
-		Stall    float64 `json:"stall_seconds"`
-		Restore  float64 `json:"restore_seconds"`
-		Measured []string
-	}
-	require.NoError(t, json.Unmarshal([]byte(o.stdout), &got))
-	require.Positive(t, got.Stall)
-	require.Positive(t, got.Restore)
-	require.Len(t, got.Measured, 2)
-	require.Contains(t, got.Measured[0], "1 save ")
-	require.Contains(t, got.Measured[1], "step 1")
-}
-
 // TestTheSlurmJobIsPreempted: the trap of deploy/slurm/train.sbatch, with stand-ins for the two commands of
 // Slurm: SIGTERM ends the trainers, their sealed parts get into a committed step, and the job is queued again.
 func TestTheSlurmJobIsPreempted(t *testing.T) {

@@ -46,7 +46,7 @@ func TestGoldenMessages(t *testing.T) {
 		agentproto.Reply{Push: &agentproto.PushReply{Parts: []agentproto.Part{part}}},
 		agentproto.Request{Status: &agentproto.Status{}},
 		agentproto.Reply{Status: &agentproto.StatusReply{Memory: 1 << 30, Used: 1 << 20, Parts: []agentproto.Part{part},
-			Runs: []agentproto.RunStatus{{Run: "/runs/a", Saves: 3, Bytes: 12288, StallSeconds: 0.25, Failed: 1,
+			Runs: []agentproto.RunStatus{{Run: "/runs/a", Saves: 3, Bytes: 12288, StallSeconds: 0.25, Failed: 1, Restores: 2, RestoreSeconds: 3.5,
 				Levels: []agentproto.LevelStatus{{Level: "nvme", Attempt: 2, Step: 98, Committed: 1700000000000000000, LostSteps: 2, LostSeconds: 1.5}}}}}},
 		agentproto.Request{Open: &agentproto.Open{Run: "/runs/a", World: 1, ReadOnly: true}},
 		agentproto.Request{Resolve: &agentproto.Resolve{Step: 100, Exact: true, Fix: true}},

@@ -39,6 +39,10 @@ type RunStatus struct {
 	StallSeconds float64 `json:"stall_seconds"`
 	// Failed counts the parts whose step will never be committed.
 	Failed uint64 `json:"failed"`
+	// Restores counts the steps that trainers have opened and fetched from, and RestoreSeconds is the time
+	// from resolve to the end of the last fetch, over all of them.
+	Restores       uint64  `json:"restores"`
+	RestoreSeconds float64 `json:"restore_seconds"`
 	// Levels are the levels memory, nvme and object that have a good step. Empty if no trainer has the run
 	// open here, and for "other".
 	Levels []LevelStatus `json:"levels,omitempty"`

@@ -41,14 +41,15 @@ func printStatus(env *cli.Env, s *agentproto.StatusReply) error {
 	fmt.Fprintln(env.Out)
 	rows := make([]table.Row, len(s.Runs))
 	for i, r := range s.Runs {
-		var mean time.Duration
-		if r.Saves > 0 {
-			mean = time.Duration(r.StallSeconds / float64(r.Saves) * float64(time.Second)).Round(time.Millisecond)
-		}
-		rows[i] = table.Row{r.Run, r.Saves, cli.Size(uint64(r.Bytes)), mean, r.Failed, exposureOf(r)}
+		rows[i] = table.Row{r.Run, r.Saves, cli.Size(uint64(r.Bytes)), mean(r.StallSeconds, r.Saves), r.Failed, r.Restores, mean(r.RestoreSeconds, r.Restores), exposureOf(r)}
 	}
-	cli.PrintTable(env.Out, table.Row{"RUN", "SAVES", "SIZE", "MEAN STALL", "FAILED", "A CRASH NOW WOULD LOSE"}, rows)
+	cli.PrintTable(env.Out, table.Row{"RUN", "SAVES", "SIZE", "MEAN STALL", "FAILED", "RESTORES", "MEAN RESTORE", "A CRASH NOW WOULD LOSE"}, rows)
 	return nil
+}
+
+// mean is the mean time of n events; 0 if there are none.
+func mean(seconds float64, n uint64) time.Duration {
+	return time.Duration(seconds / float64(max(n, 1)) * float64(time.Second)).Round(time.Millisecond)
 }
 
 // exposureOf says what a crash would lose at each level.

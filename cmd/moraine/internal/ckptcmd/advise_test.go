@@ -35,12 +35,20 @@ func TestAdvice(t *testing.T) {
 	require.NotEmpty(t, got.Assumptions)
 }
 
-// TestMedianGap looks at the last attempt only: between two attempts lies a failure.
-func TestMedianGap(t *testing.T) {
-	at := func(attempt uint32, minute int) ckpt.StepInfo {
-		return ckpt.StepInfo{Attempt: attempt, CommittedAt: time.Unix(0, 0).Add(time.Duration(minute) * time.Minute)}
+// TestObserved: the times between saves are those of the last attempt: between two attempts lies a failure.
+func TestObserved(t *testing.T) {
+	at := func(attempt uint32, step uint64, minute int) ckpt.StepInfo {
+		return ckpt.StepInfo{Attempt: attempt, Step: step, CommittedAt: time.Unix(0, 0).Add(time.Duration(minute) * time.Minute)}
 	}
-	require.Zero(t, medianGap(nil))
-	require.Equal(t, observed{steps: 1}, medianGap([]ckpt.StepInfo{at(1, 0), at(1, 10), at(2, 500)}))
-	require.Equal(t, observed{gap: 20 * time.Minute, steps: 4}, medianGap([]ckpt.StepInfo{at(1, 0), at(2, 100), at(2, 120), at(2, 135), at(2, 300)}))
+	require.Zero(t, observe(nil))
+	require.Zero(t, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10)}).mtbf(), "one launch")
+	require.Equal(t, observed{steps: 1, launches: 1, span: 500 * time.Minute}, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10), at(2, 30, 500)}))
+	o := observe([]ckpt.StepInfo{at(1, 10, 0), at(3, 10, 100), at(3, 20, 120), at(3, 21, 135), at(3, 31, 300)})
+	require.Equal(t, observed{gap: 20 * time.Minute, steps: 4, perStep: 15 * time.Minute, launches: 2, span: 300 * time.Minute}, o)
+	require.Equal(t, 150*time.Minute, o.mtbf(), "the launch that has no step counts")
+	o.perStep = time.Second
+	a := adviceOf(goodput.Model{MTBF: 4 * time.Hour, Stall: 2 * time.Second, Restore: 90 * time.Second}, o)
+	require.EqualValues(t, 239, a.Intervals[0].Steps) // 3m59s of training
+	o.perStep = time.Hour
+	require.EqualValues(t, 1, adviceOf(goodput.Model{MTBF: 4 * time.Hour, Stall: 2 * time.Second}, o).Intervals[0].Steps, "at least one")
 }

@@ -1,61 +1,117 @@
 package ckptcmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-// measure fills in the figures of the run that were or are measured.
-func (o *adviseFlags) measure(cmd *cobra.Command, env *cli.Env, args []string) error {
-	if o.agent == "" && !o.drill {
-		return nil
+// measure fills in what no flag gives from what was measured of a run, and returns what its records say.
+// It names the flags for what was not measured.
+func (o *adviseFlags) measure(cmd *cobra.Command, env *cli.Env, args []string) (observed, error) {
+	if len(args) == 0 {
+		return observed{}, nil
 	}
-	switch given := cmd.Flags().Changed; {
-	case len(args) == 0:
-		return cli.UsageError("--agent and --drill measure a run: name it")
-	case o.agent != "" && given("stall"):
-		return cli.UsageError("give --stall or --agent, not both")
-	case o.drill && given("restore"):
-		return cli.UsageError("give --restore or --drill, not both")
+	l, err := cli.ParseRemote(args[0])
+	if err != nil {
+		return observed{}, err
 	}
-	if o.agent != "" {
-		if err := o.stallOf(cmd.Context(), args[0]); err != nil {
-			return err
-		}
+	given := cmd.Flags().Changed
+	var lacks []string
+	if stall, restore := !given("stall"), !given("restore") && !o.drill; stall || restore {
+		lacks = o.ofAgent(cmd.Context(), l.Path, stall, restore)
 	}
-	if o.drill {
-		return o.restoreOf(cmd.Context(), env, args[0])
+	mtbf := !given("mtbf") && !given("nodes")
+	if len(lacks) > 0 && !mtbf {
+		return observed{}, lacking(lacks) // without a request to the cluster
 	}
-	return nil
+	now, err := o.ofRecords(cmd.Context(), env, l)
+	if err != nil {
+		return now, err
+	}
+	if mtbf && now.mtbf() <= 0 {
+		lacks = append(lacks, "--mtbf of the whole job, or --nodes and --node-mtbf (the run has committed steps of one launch only)")
+	}
+	if mtbf {
+		o.mtbf = now.mtbf()
+		o.measured = append(o.measured, fmt.Sprintf(
+			"The mean time between failures is that between launches: %s after the first one, in %v from the first commit that is left to the last. Planned restarts count too, and a few launches say little.",
+			cli.Are(now.launches, "launch", "launches"), now.span.Round(time.Second)))
+	}
+	if err = lacking(lacks); err == nil && o.drill {
+		err = o.restoreOf(cmd.Context(), env, args[0])
+	}
+	return now, err
 }
 
-// stallOf takes the mean stall of a run from the agent.
-func (o *adviseFlags) stallOf(ctx context.Context, run string) error {
-	l, err := cli.ParseRemote(run)
-	if err != nil {
-		return err
-	}
-	reply, err := agentproto.Ask(ctx, o.agent, &agentproto.Request{Status: &agentproto.Status{}})
-	if err != nil {
-		return err
-	}
-	for _, r := range reply.Status.Runs {
-		if r.Run != l.Path || r.Saves == 0 {
-			continue
-		}
-		o.stall = time.Duration(r.StallSeconds / float64(r.Saves) * float64(time.Second))
-		o.measured = append(o.measured, fmt.Sprintf(
-			"The stall is the mean of %s of this node's ranks, from Begin to Seal, since the agent has started.", cli.CountOf(int(r.Saves), "save")))
+// lacking says which flags to give; nil if none.
+func lacking(flags []string) error {
+	if len(flags) == 0 {
 		return nil
 	}
-	return &moraine.Error{Op: "ckpt advise", Ref: l.Path, Kind: moraine.NotFound, Err: fmt.Errorf(
-		"the agent at %s has seen no save of the run since it has started: give --stall", o.agent)}
+	return cli.UsageError("not all was measured: give %s", strings.Join(flags, "; and "))
+}
+
+// ofRecords reads the committed steps of a run.
+func (o *adviseFlags) ofRecords(ctx context.Context, env *cli.Env, l cli.Location) (observed, error) {
+	run, c, err := openReader(ctx, env, l)
+	if err != nil {
+		return observed{}, err
+	}
+	defer c.Close()
+	steps, err := ckpt.ListSteps(ctx, c.Client, run.ID(), false)
+	if err != nil {
+		return observed{}, cli.Named(err, l, run.ID())
+	}
+	return observe(steps), nil
+}
+
+// ofAgent takes the mean stall and the mean restore of a run from the agent, and returns the flags for what
+// it does not have.
+func (o *adviseFlags) ofAgent(ctx context.Context, run string, stall, restore bool) (lacks []string) {
+	f, why := figuresOf(ctx, cmp.Or(o.agent, os.Getenv("MORAINE_AGENT"), agentproto.DefaultSocket), run)
+	const since = "since the agent has started"
+	switch {
+	case stall && f.Saves > 0:
+		o.stall = time.Duration(f.StallSeconds / float64(f.Saves) * float64(time.Second))
+		o.measured = append(o.measured, fmt.Sprintf("The stall is the mean of %s of this node's ranks, from Begin to Seal, %s.", cli.CountOf(int(f.Saves), "save"), since))
+	case stall:
+		lacks = append(lacks, "--stall ("+cmp.Or(why, "the agent has seen no save of the run "+since)+")")
+	}
+	switch {
+	case restore && f.Restores > 0:
+		o.restore = time.Duration(f.RestoreSeconds / float64(f.Restores) * float64(time.Second))
+		o.measured = append(o.measured, fmt.Sprintf(
+			"The restore is the mean of %s of this node's ranks %s. A job also has to be started again: add that time, and give the sum as --restore.", cli.CountOf(int(f.Restores), "restore"), since))
+	case restore:
+		lacks = append(lacks, "--restore, or --drill to measure it now ("+cmp.Or(why, "the agent has seen no restore of the run "+since)+")")
+	}
+	return lacks
+}
+
+// figuresOf asks an agent for the figures of a run; why says why it has none.
+func figuresOf(ctx context.Context, socket, run string) (f agentproto.RunStatus, why string) {
+	reply, err := agentproto.Ask(ctx, socket, &agentproto.Request{Status: &agentproto.Status{}})
+	switch {
+	case agentproto.Broken(err):
+		return f, "no agent answers at " + socket + ": --agent names another one"
+	case err != nil:
+		return f, err.Error()
+	}
+	if i := slices.IndexFunc(reply.Status.Runs, func(r agentproto.RunStatus) bool { return r.Run == run }); i >= 0 {
+		f = reply.Status.Runs[i]
+	}
+	return f, ""
 }
 
 // restoreOf restores the newest step of a run at level nvme into memory, and takes the time.
