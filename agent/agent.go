@@ -147,6 +147,11 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 		return nil, err
 	}
 	a.cfg.Dir = cfg.Dir
+	if huge := hugePages(cfg.Dir); huge != "" {
+		a.log.Info("the arenas have huge pages", "dir", cfg.Dir, "huge", huge)
+	} else {
+		a.log.Info("the arenas have no huge pages: saves take longer; let the agent mount a tmpfs of its own, or mount one with huge=within_size", "dir", cfg.Dir)
+	}
 	if a.pool, err = newPool(cfg.Dir, cfg.Memory); err != nil {
 		return nil, err
 	}

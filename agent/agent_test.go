@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -43,6 +44,7 @@ type node struct {
 	memory  int64
 	config  agent.Config // what else the agent is configured with
 	metrics *agent.Metrics
+	log     *slog.Logger
 	mu      sync.Mutex // guards clients
 	clients int
 	// wrap, if not nil, is around the network of the clients that come from now on.
@@ -86,7 +88,7 @@ func (n *node) start(grace time.Duration) {
 	cfg := n.config
 	cfg.Socket, cfg.Dir, cfg.Memory, cfg.Grace = n.socket(), n.arena, n.memory, grace
 	a, err := agent.New(cfg,
-		agent.Deps{Metrics: n.metrics, Connect: func(ctx context.Context) (*client.Client, func() error, error) {
+		agent.Deps{Log: n.log, Metrics: n.metrics, Connect: func(ctx context.Context) (*client.Client, func() error, error) {
 			c, err := n.client(ctx)
 			if err != nil {
 				return nil, nil, err

@@ -148,7 +148,7 @@ func mountedByAgent(dir string) bool {
 	if err != nil {
 		return false
 	}
-	escaped := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
+	escaped := mountName.Replace(dir)
 	ours := false
 	for line := range strings.Lines(string(table)) {
 		if f := strings.Fields(line); len(f) > 2 && f[1] == escaped {
