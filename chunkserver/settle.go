@@ -13,8 +13,8 @@ import (
 const (
 	// settleBatch is how many chunks one request settles: the limit of its command.
 	settleBatch = 128
-	// maxDeferredSteps is how many steps with deferred chunks one request names; the next pass names
-	// others if there are more.
+	// maxDeferredSteps is how many steps with deferred chunks a pass names; the next one names others if
+	// there are more.
 	maxDeferredSteps = 1024
 	// goneAfter is how long after the removal of its step a deferred chunk waits for its deletion. A
 	// chunk that is still recorded then belongs to another file too, and is written.
@@ -27,6 +27,7 @@ type settler struct {
 	d    *device
 	// gone has since when the metadata service says of a step with deferred chunks that it was removed.
 	gone map[uint64]time.Time
+	turn int // of the steps that the next pass names first
 }
 
 // run reports where the chunks of a device that are recorded at level memory
@@ -50,9 +51,9 @@ func (st *settler) run(ctx context.Context) {
 // settle processes once the chunks that are recorded at level memory. It leaves
 // those that are still being written to the device for the next time.
 func (st *settler) settle(ctx context.Context) error {
-	steps := st.d.tier.Deferred()
-	list := &wire.ListMemory{Device: uint32(st.d.id), DeferredFor: steps[:min(len(steps), maxDeferredSteps)]}
-	for {
+	steps := st.nextSteps(st.d.tier.Deferred())
+	list := &wire.ListMemory{Device: uint32(st.d.id), DeferredFor: steps}
+	for first := true; ; first = false {
 		// Read the epoch before any chunk: a result counts only while this process
 		// is the one that acknowledged the device's chunks.
 		epoch := st.d.epoch.Load()
@@ -61,6 +62,10 @@ func (st *settler) settle(ctx context.Context) error {
 			return err
 		}
 		page := resp.GetMemory()
+		if first { // one answer is enough
+			st.judge(steps, page)
+			list.DeferredFor = nil
+		}
 		st.writeDeferred(page)
 		settled, err := st.locate(ctx, page.GetChunks())
 		if err != nil {
@@ -77,27 +82,51 @@ func (st *settler) settle(ctx context.Context) error {
 	}
 }
 
-// writeDeferred has the chunks of steps written that go on to the device, and those that outlived
-// their step.
-func (st *settler) writeDeferred(page *wire.MemoryReply) {
-	now := st.deps.Clock.Now()
-	since := make(map[uint64]time.Time, len(page.GetGone()))
-	for _, step := range page.GetGone() {
-		since[step] = now
-		if at, known := st.gone[step]; known {
-			since[step] = at
+// nextSteps returns the steps that this pass names, in turn, and forgets what is known of steps without
+// deferred chunks.
+func (st *settler) nextSteps(steps []uint64) []uint64 {
+	for step := range st.gone {
+		if _, deferred := slices.BinarySearch(steps, step); !deferred {
+			delete(st.gone, step)
 		}
 	}
-	st.gone = since
-	if len(page.GetWrite()) == 0 && len(since) == 0 {
+	if len(steps) <= maxDeferredSteps {
+		return steps
+	}
+	st.turn %= len(steps)
+	named := slices.Concat(steps[st.turn:], steps[:st.turn])[:maxDeferredSteps]
+	st.turn += maxDeferredSteps
+	return named
+}
+
+// judge notes what the metadata service says of the steps that a pass has named.
+func (st *settler) judge(named []uint64, page *wire.MemoryReply) {
+	now := st.deps.Clock.Now()
+	if st.gone == nil {
+		st.gone = make(map[uint64]time.Time)
+	}
+	for _, step := range named {
+		if !slices.Contains(page.GetGone(), step) {
+			delete(st.gone, step)
+		} else if _, known := st.gone[step]; !known {
+			st.gone[step] = now
+		}
+	}
+}
+
+// writeDeferred has the chunks of steps written that go on to the device, and those of a page that
+// outlived their step.
+func (st *settler) writeDeferred(page *wire.MemoryReply) {
+	if len(page.GetWrite()) == 0 && len(st.gone) == 0 {
 		return
 	}
+	now := st.deps.Clock.Now()
 	recorded := make(map[moraine.ChunkID]bool, len(page.GetChunks()))
 	for _, c := range page.GetChunks() {
 		recorded[chunkID(c.Stripe, c.Index)] = true
 	}
 	st.d.tier.WriteDeferred(func(id moraine.ChunkID, step uint64) bool {
-		at, gone := since[step]
+		at, gone := st.gone[step]
 		return slices.Contains(page.GetWrite(), step) || gone && recorded[id] && now.Sub(at) >= goneAfter
 	})
 }

@@ -78,7 +78,7 @@ var listings = []listing{
 	{args: "ckpt policy moraine:///runs/a --level nvme --every 1 --keep-last 1 --keep-every 5 --keep-for 1h --keep-bytes 1MiB --keep-tag best",
 		keys: "level own every keep_last keep_every keep_seconds keep_bytes keep_tags"},
 	{args: "ckpt prune moraine:///runs/a --dry-run --all", keys: "step attempt level bytes action why done"},
-	{args: "ckpt watch moraine:///runs/a --once", keys: "time run levels steps", inner: map[string]string{
+	{args: "ckpt watch moraine:///runs/a --once", keys: "time run levels steps waiting", optional: "slowest", inner: map[string]string{
 		"levels": exposureKeys, "steps": stepKeys + "|" + stepOptional, "steps.reached": "|memory nvme object"}},
 	{args: "ckpt drill moraine:///runs/a", keys: "level step attempt lost_steps lost_seconds bytes restore_seconds restore_rate", optional: "committed reached error read_from"},
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes bytes_without_digest digest"},
@@ -96,7 +96,7 @@ var reachedKeys = map[string]string{"reached": "|memory nvme object", "lost_file
 
 const (
 	stepKeys     = "attempt step state level ranks bytes degraded_stripes protects"
-	stepOptional = "committed path missing reason reached mark note tags pinned"
+	stepOptional = "committed path missing reason reached mark note tags pinned ends_at"
 	exposureKeys = "level step attempt lost_steps lost_seconds|committed reached"
 
 	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes clean evicted"

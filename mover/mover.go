@@ -168,6 +168,7 @@ type Mover struct {
 	// uploads bounds the memory of parts that are being uploaded.
 	uploads *limit.Semaphore
 	turns   [lanes]chan struct{} // with one slot each: its holder calls Deps.Pace
+	early   chan struct{}        // with one slot: its holder checks a step whose ranks still seal
 }
 
 // New checks cfg and fills in defaults. It starts no goroutine.
@@ -207,6 +208,7 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	}
 	m := &Mover{cfg: cfg, deps: deps, uploads: limit.NewSemaphore(cfg.UploadBytes, limit.Resource{Name: "memory of uploads",
 		Patience: uploadPatience, Advice: "the bucket is slow or does not answer", Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)})}
+	m.early = make(chan struct{}, 1)
 	for i := range m.turns {
 		m.turns[i] = make(chan struct{}, 1)
 	}

@@ -20,6 +20,11 @@ const unreadableTries = 8
 func (w *work) commitStep(ctx context.Context) error {
 	commit := &wire.CommitStep{Key: w.job.GetStep(), Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}
 	key := w.job.GetStep()
+	done, err := w.waitForRanks(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	index, err := w.deps.CheckStep(ctx, client.StepKey{Run: moraine.InodeID(key.GetRun()), Attempt: key.GetAttempt(), Step: key.GetStep()})
 	switch {
 	case err == nil:
@@ -37,6 +42,26 @@ func (w *work) commitStep(ctx context.Context) error {
 		return nil // it timed out, or a rank aborted it
 	}
 	return err
+}
+
+// waitForRanks returns once the mover may check the step. A check of a step that ranks still seal has a lease
+// for as long as they want, and keeps what it has read in memory: a mover has one, and the others wait
+// for a later lease. done ends it.
+func (w *work) waitForRanks(ctx context.Context) (done func(), err error) {
+	done = func() {}
+	if w.job.GetTotal() < wire.ManyRanks {
+		return done, nil
+	}
+	resp, err := w.deps.Service.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: w.job.GetStep()}}})
+	if err != nil || resp.GetStep().GetStep().GetState() != wire.StepState_STEP_STATE_OPEN {
+		return done, err
+	}
+	select {
+	case w.early <- struct{}{}:
+		return func() { <-w.early }, nil
+	default:
+		return done, &moraine.Error{Op: "mover", Kind: moraine.Unavailable, Err: errors.New("another step is checked while its ranks seal")}
+	}
 }
 
 // isVerdict reports whether a check failed in a way that a repetition will not change.

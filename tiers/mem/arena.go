@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
@@ -14,6 +15,9 @@ import (
 )
 
 const block = moraine.BlockSize
+
+// shortEvery is how often a call that waits has memory freed for it.
+const shortEvery = 100 * time.Millisecond
 
 // ArenaConfig says which memory an arena uses.
 type ArenaConfig struct {
@@ -58,7 +62,7 @@ type Arena struct {
 	// reclaim frees cached memory, as little as it can at a time. It returns false
 	// if there is none. It is set before the arena is used, and called without mu.
 	reclaim func() bool
-	// short is called, without mu, before a call waits for so many bytes.
+	// short is called, without mu, before a call waits for so many bytes, and again while it waits.
 	short func(bytes int64)
 	wait  limit.Resource
 
@@ -122,14 +126,19 @@ func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	a.mu.Lock()
 	a.waits++
 	a.mu.Unlock()
-	a.short(int64(w.blocks) * block)
 	var first int
 	err := a.wait.Wait(ctx, func(ctx context.Context) error {
-		select {
-		case first = <-w.first:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+		again := time.NewTicker(shortEvery)
+		defer again.Stop()
+		for {
+			a.short(int64(w.blocks) * block)
+			select {
+			case first = <-w.first:
+				return nil
+			case <-again.C: // what it freed may lie apart
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	})
 	if err != nil {
@@ -151,6 +160,13 @@ func (a *Arena) leave(place *list.Element, w *waiter) {
 		a.waiting.Remove(place)
 		a.serve() // it may have blocked a waiter that needs less
 	}
+}
+
+// awaited reports whether a call waits for memory.
+func (a *Arena) awaited() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waiting.Len() > 0
 }
 
 // serve gives free memory to the waiters, in order. The caller holds mu.

@@ -187,19 +187,24 @@ func (b *behind) accept(yes bool) {
 	b.change.Broadcast()
 }
 
+// enqueue hands the chunks to the writers that are deferred, and returns those that are dirty.
+func (b *behind) enqueue(ids []moraine.ChunkID) map[moraine.ChunkID]*dirtyChunk {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	dirty := make(map[moraine.ChunkID]*dirtyChunk)
+	for _, id := range ids {
+		if d := b.chunks[id]; d != nil {
+			b.enqueueDeferred(d)
+			dirty[id] = d
+		}
+	}
+	return dirty
+}
+
 // Sync waits until the chunks that were taken before the call are on the device, also
 // the deferred ones. It returns the error of a failed write. A chunk that is not here at all is no error.
 func (t *Tier) Sync(ctx context.Context, ids []moraine.ChunkID) error {
-	for _, id := range ids {
-		t.behind.mu.Lock()
-		d := t.behind.chunks[id]
-		if d != nil {
-			t.behind.enqueueDeferred(d)
-		}
-		t.behind.mu.Unlock()
-		if d == nil {
-			continue
-		}
+	for id, d := range t.behind.enqueue(ids) {
 		select {
 		case <-d.done:
 			if d.err != nil {

@@ -75,8 +75,11 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 }
 
 // short reports whether more than half of the memory for dirty chunks is in use that the deferred ones
-// leave.
+// leave, or a caller waits for a buffer.
 func (m *Memory) short() bool {
+	if m.arena.awaited() {
+		return true
+	}
 	deferred, _ := m.deferred.stats()
 	return 2*(m.dirty.InUse()-deferred) > m.dirty.Size()-deferred
 }

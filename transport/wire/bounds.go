@@ -17,3 +17,6 @@ const (
 	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )
+
+// ManyRanks is how many ranks a step has whose check begins with its first seal.
+const ManyRanks = 256

@@ -76,12 +76,17 @@ func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, ds
 	}
 	timed, cancel := context.WithTimeout(ctx, e.cfg.GetTimeout)
 	defer cancel()
+	e.pace.queue.open.Add(int64(len(dst)))
+	defer e.pace.queue.open.Add(-int64(len(dst)))
 	began := e.clock.Now()
 	var sum uint32
 	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
 		Device: uint32(ch.Device), Tenant: uint32(s.Tenant),
 		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, dst,
-		func(piece []byte) { sum = crc.Update(sum, piece) })
+		func(piece []byte) {
+			e.pace.queue.arrived.Add(int64(len(piece)))
+			sum = crc.Update(sum, piece)
+		})
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 			err = &moraine.Error{Op: "get chunk", Kind: moraine.Timeout, Err: err}

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,6 +12,7 @@ import (
 // made for late ones. Safe for concurrent use.
 type pace struct {
 	floor time.Duration
+	queue queue
 
 	mu      sync.Mutex
 	classes [paceClasses]paceClass
@@ -72,4 +74,32 @@ func (p *pace) spend(n int) bool {
 	}
 	p.credit -= float64(n)
 	return true
+}
+
+// queue counts bytes of chunks that were requested and that arrived. A client that requests much at
+// once waits long for each chunk, though none is late: it gets the others meanwhile.
+type queue struct {
+	open, arrived atomic.Int64
+}
+
+// wait is one request in the queue. One goroutine uses it.
+type wait struct {
+	from int64 // what had arrived when it was made
+	seen int64 // what had arrived at the last look
+	most int64 // the most that was requested at once, as far as looks saw
+}
+
+// join returns the wait of a request that is made now.
+func (q *queue) join() wait {
+	now := q.arrived.Load()
+	return wait{from: now, seen: now}
+}
+
+// moves reports whether others make the request wait: bytes have arrived since the last look, and since it
+// was made not twice as many as were requested at once.
+func (q *queue) moves(w *wait) bool {
+	now := q.arrived.Load()
+	moved := now > w.seen
+	w.seen, w.most = now, max(w.most, q.open.Load())
+	return moved && now-w.from < 2*w.most
 }

@@ -31,3 +31,21 @@ func TestPace(t *testing.T) {
 	require.True(t, p.spend(1), "a tenth of requests")
 	require.False(t, p.spend(1))
 }
+
+// TestAQueueThatMovesIsNotLate: with 100 bytes requested at once, a request is not late while bytes arrive,
+// until 200 have.
+func TestAQueueThatMovesIsNotLate(t *testing.T) {
+	var q queue
+	q.arrived.Add(1000)
+	w := q.join()
+	q.open.Add(100) // others may be made after it, at the same time
+	require.False(t, q.moves(&w), "nothing arrived")
+	q.arrived.Add(1)
+	q.open.Add(-50)
+	require.True(t, q.moves(&w))
+	require.False(t, q.moves(&w), "nothing arrived since the last look")
+	q.arrived.Add(198)
+	require.True(t, q.moves(&w))
+	q.arrived.Add(1)
+	require.False(t, q.moves(&w), "its turn has passed")
+}

@@ -19,6 +19,7 @@ type stripeRead struct {
 	// trust makes it use devices that failed recently like all others.
 	trust bool
 	wants []*chunkWant
+	wait  wait // of its requests
 
 	// leases have the memory for rebuilding, until the end of run.
 	leases []*lease
@@ -155,6 +156,7 @@ func (r *stripeRead) run(ctx context.Context) error {
 		}
 	}
 	r.addHelpers(ctx)
+	r.wait = r.c.pace.queue.join()
 	if len(r.wants) == 1 && r.wants[0].state == asked {
 		if clk, ok := r.c.clock.(clock.Timed); ok {
 			return r.runAlone(ctx, cancel, &work, clk)
@@ -315,12 +317,15 @@ func (r *stripeRead) settle(res wantResult) {
 }
 
 // hedge stops waiting for the open chunks, if other chunks may replace them. It reports whether
-// to try again later. If more are open than the others can replace, most are slow and not lost,
+// to try again later: while the client gets what it requested before, they are not late. If more are open than the others can replace, most are slow and not lost,
 // and abandoning all would leave the read to the slowest. Also, answers bring more credit.
 func (r *stripeRead) hedge() (again bool) {
 	open, _ := r.count()
 	if !r.s.rebuildable() || open == 0 {
 		return false
+	}
+	if r.c.pace.queue.moves(&r.wait) {
+		return true
 	}
 	unanswered := 0
 	for _, w := range r.wants {

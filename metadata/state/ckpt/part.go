@@ -50,7 +50,7 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 }
 
 // SealPart completes a rank's part and names its files in the step's directory. The last seal also
-// seals the step. It queues the job that checks the step, or the first seal does: see manyRanks. A retry of the same seal gets the same answer;
+// seals the step. It queues the job that checks the step, or the first seal does: see queueCheck. A retry of the same seal gets the same answer;
 // a different seal fails with Conflict.
 func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
@@ -189,13 +189,18 @@ func sealStep(t *kvtx.Tx, s *record.Step) error {
 	return nil
 }
 
-// manyRanks is how many ranks a step has whose check begins with the first seal: the mover then
-// reads the headers while ranks still seal, and waits for the last.
-const manyRanks = 256
-
-// queueCheck queues the job that checks the step, if that is due. The caller writes the step.
+// queueCheck queues the job that checks the step, if that is due: at the last seal, or at the first of a
+// step of many ranks, whose headers the mover reads while ranks still seal. The caller writes the step.
 func queueCheck(t *kvtx.Tx, s *record.Step) error {
-	if s.Job != 0 || (s.State == record.StepOpen && s.World < manyRanks) {
+	switch {
+	case s.Job != 0 && s.State == record.StepSealed:
+		j, err := jobs.Job(&t.View, s.Job)
+		if err != nil || j == nil {
+			return kvtx.Damaged(err)
+		}
+		jobs.RenewJob(t, j) // what failed before the last seal does not count
+		return nil
+	case s.Job != 0 || (s.State == record.StepOpen && s.World < wire.ManyRanks):
 		return nil
 	}
 	var err error

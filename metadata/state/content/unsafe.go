@@ -156,6 +156,9 @@ func gaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 			g.level, g.row.Mark, g.row.Found = record.LevelLost, 0, false
 			return nil
 		}
+		if behind && was != record.LevelLost {
+			break // the search for losses looks at what follows
+		}
 	}
 	switch {
 	case was == record.LevelLost && len(exts) == limit:

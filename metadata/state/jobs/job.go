@@ -100,6 +100,17 @@ func RetryJob(t *kvtx.Tx, j *record.Job) {
 	PutJob(t, j)
 }
 
+// RenewJob forgets the failures of a live job. If it is pending, it may be leased now.
+func RenewJob(t *kvtx.Tx, j *record.Job) {
+	j.Leases, j.Tries = 0, 0
+	if j.State == wire.JobState_JOB_STATE_PENDING {
+		UnindexJob(t, j)
+		j.After = t.ClusterTime()
+		t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
+	}
+	PutJob(t, j)
+}
+
 // Backoff returns the delay after a number of failures, in milliseconds.
 func Backoff(tries uint32) uint64 { return record.BackoffTo(tries, record.MaxBackoff) }
 
