@@ -114,3 +114,22 @@ func TestDeferredChunksGiveWayWhenMemoryIsShort(t *testing.T) {
 	require.NoError(t, err)
 	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
 }
+
+// TestEveryStepWithDeferredChunksIsNamed: of more steps than one pass names, the one with the highest
+// number rises, too.
+func TestEveryStepWithDeferredChunksIsNamed(t *testing.T) {
+	meta := newFakeMeta()
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	const steps = 1030
+	var last testChunk
+	for n := range uint64(steps) {
+		last = inMemory(n+1, 100)
+		last.req.DeferredFor = n + 1
+		_, err := last.put(t, h)
+		require.NoError(t, err)
+	}
+	meta.record(last)
+	meta.set(func() { meta.write = []uint64{steps} })
+	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
+	require.False(t, meta.settledChunks()[0].Gone)
+}
