@@ -170,6 +170,10 @@ func TestPython(t *testing.T) {
 	require.FileExists(t, python, "`make setup` makes it")
 	a := newAgentProc(t, startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
 	a.start()
+	for _, args := range [][]string{{"mkdir", "moraine:///in-memory"}, {"ckpt", "policy", "moraine:///in-memory", "--level", "nvme", "--every", "10"}} {
+		out, code := a.run(args...)
+		require.Equal(t, 0, code, out)
+	}
 	cmd := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 	cmd.Dir = "../python/tests" // not beside the source of the package: it must be the installed one
 	cmd.Env = append(os.Environ(), "MORAINE_AGENT="+a.socket(), "PYTHONPATH="+installed(t, python), "PYTHONDONTWRITEBYTECODE=1")

@@ -209,7 +209,7 @@ class Run:
         self,
         step: int | None = None,
         fix: bool = False,
-        level: str = "nvme",
+        level: str | None = None,
         tag: str | None = None,
         healthy: bool = False,
         before: Checkpoint | None = None,
@@ -217,7 +217,8 @@ class Run:
     ) -> Checkpoint:
         """Open a committed step: the latest, or `step`. Raises NotFound if there is none.
 
-        It must have reached `level`: "memory", "nvme" or "object". It must have the `tag`, and with
+        It must have reached `level`: "memory", "nvme" or "object". None is "nvme", and "memory" for a `step`:
+        one that stays in memory by the policy of the run is then found too. It must have the `tag`, and with
         `healthy` be marked healthy. With `before` it is the latest one before a step that was opened
         earlier, and turned out to be damaged. With `fallback` a step whose index cannot be read is
         skipped: see `Checkpoint.skipped`. Otherwise that raises Corrupt or Lost.
@@ -226,6 +227,8 @@ class Run:
         until the next `open`, or until the run is closed, and cannot be removed as long.
         """
         self._opened = None
+        if level is None:
+            level = "nvme" if step is None else "memory"
         reply, _ = self._request_fds(
             "resolve", step=step, exact=step is not None, fix=fix, level=level, tag=tag, healthy=healthy, fallback=fallback,
             before={"attempt": before.attempt, "step": before.step} if before else None,
@@ -237,7 +240,7 @@ class Run:
         self,
         step: int | None = None,
         fix: bool = True,
-        level: str = "nvme",
+        level: str | None = None,
         tag: str | None = None,
         healthy: bool = False,
         before: Checkpoint | None = None,

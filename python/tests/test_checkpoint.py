@@ -316,6 +316,22 @@ def test_a_save_waits_for_a_level(path):
                 run.save_async({"w": np.arange(10)}, step=2, **bad)
 
 
+def test_a_step_that_stays_in_memory_is_opened_by_its_number():
+    """integration.TestPython has set that only every 10th step below /in-memory goes to nvme by itself."""
+    with open_run(f"/in-memory/{uuid.uuid4().hex}") as run:
+        run.save({"w": np.full(3, 10)}, step=10, timeout=60)
+        save = run.save({"w": np.full(3, 11)}, step=11, timeout=60, level="memory")
+        k = run.open(step=11)
+        assert (k.step, k.level) == (11, "memory")
+        np.testing.assert_array_equal(k.read()["w"], [11, 11, 11])
+        with pytest.raises(errors.NotFound):
+            run.open(step=11, level="nvme")
+        assert run.open().step == 10
+        assert run.open(level="memory").step == run.restore(step=11).step == 11
+        save.wait("nvme", timeout=60)
+        assert run.open().step == 11
+
+
 def test_a_save_may_be_skipped(path):
     with open_run(path, rank=0, world=2) as a, open_run(path, rank=1, world=2) as b:
 

@@ -40,13 +40,13 @@ class StorageReader(_StorageReader):
     too: its tensors by their names.
     """
 
-    def __init__(self, run: Run, step: int | None = None, batch_bytes: int = BATCH_BYTES) -> None:
+    def __init__(self, run: Run, step: int | None = None, batch_bytes: int = BATCH_BYTES, level: str | None = None) -> None:
         """Read `step`, or the checkpoint_id of the load; else the step from which the launch continues.
 
-        `batch_bytes` bounds the memory of the agent that a load takes at once.
+        The step must have reached `level`: see `Run.open`. `batch_bytes` bounds the memory of the agent that a load takes at once.
         """
         super().__init__()
-        self.run, self.step = run, step
+        self.run, self.step, self.level = run, step, level
         self._batch_bytes = max(batch_bytes, 1)
         self._load_id = str(uuid.uuid4())
         self._opened: Checkpoint | None = None
@@ -80,7 +80,7 @@ class StorageReader(_StorageReader):
     def read_metadata(self, *args: Any) -> Metadata:
         """Open the step and return its metadata. Raises NotFound if there is none."""
         fix = self.step is None and not self.run._start["read_only"]
-        self._opened = step = self.run.open(self.step, fix=fix)
+        self._opened = step = self.run.open(self.step, fix=fix, level=self.level)
         self.step, self._blobs, self._objects = step.step, {}, {}
         ranks = sorted(rank for rank, name in step.blobs if name == _metadata.METADATA)
         parts = [_metadata.decode(data) for data in step.read_blobs([(rank, _metadata.METADATA) for rank in ranks])]

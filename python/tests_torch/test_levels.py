@@ -1,0 +1,45 @@
+"""Tests of steps that stay in memory by the policy of their run.
+
+MORAINE_TEST_CLI names the command `moraine`, which finds the cluster by itself.
+"""
+
+import os
+import subprocess
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from ranks import open_run
+from test_dcp import path  # noqa: F401
+
+from moraine import errors
+from moraine.torch import StorageReader, StorageWriter
+
+CLI = os.environ.get("MORAINE_TEST_CLI", "")
+
+pytestmark = pytest.mark.skipif(not CLI, reason="nothing sets the policy")
+
+
+def test_a_step_that_stays_in_memory_is_loaded_by_its_number(path):  # noqa: F811
+    with open_run(path) as run:
+        policy = [CLI, "ckpt", "policy", f"moraine://{path}", "--level", "nvme", "--every", "10"]
+        done = subprocess.run(policy, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        writer = StorageWriter(run, step=11, level="memory")
+        dcp.save({"w": torch.full((3,), 11.0)}, storage_writer=writer)
+        writer.saved.wait("memory", timeout=60)
+
+        def load(**select):
+            state = {"w": torch.zeros(3)}
+            reader = StorageReader(run, **select)
+            dcp.load(state, storage_reader=reader)
+            assert state["w"].tolist() == [11, 11, 11]
+            return reader.checkpoint.level
+
+        assert load(step=11) == "memory"
+        for wrong in ({}, {"step": 11, "level": "nvme"}):
+            with pytest.raises(errors.NotFound):
+                StorageReader(run, **wrong).read_metadata()
+        assert load(level="memory") == "memory"
+        writer.saved.wait("nvme", timeout=60)
+        assert load() == "nvme"
