@@ -20,26 +20,30 @@ CLI = os.environ.get("MORAINE_TEST_CLI", "")
 pytestmark = pytest.mark.skipif(not CLI, reason="nothing sets the policy")
 
 
+def moraine(*args):
+    done = subprocess.run([CLI, *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def load(run, **select):
+    state = {"w": torch.zeros(3)}
+    reader = StorageReader(run, **select)
+    dcp.load(state, storage_reader=reader)
+    assert state["w"].tolist() == [11, 11, 11]
+    return reader.checkpoint.level
+
+
 def test_a_step_that_stays_in_memory_is_loaded_by_its_number(path):  # noqa: F811
     with open_run(path) as run:
-        policy = [CLI, "ckpt", "policy", f"moraine://{path}", "--level", "nvme", "--every", "10"]
-        done = subprocess.run(policy, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+        moraine("ckpt", "policy", f"moraine://{path}", "--level", "nvme", "--every", "10")
         writer = StorageWriter(run, step=11, level="memory")
         dcp.save({"w": torch.full((3,), 11.0)}, storage_writer=writer)
         writer.saved.wait("memory", timeout=60)
-
-        def load(**select):
-            state = {"w": torch.zeros(3)}
-            reader = StorageReader(run, **select)
-            dcp.load(state, storage_reader=reader)
-            assert state["w"].tolist() == [11, 11, 11]
-            return reader.checkpoint.level
-
-        assert load(step=11) == "memory"
+        assert load(run, step=11) == "memory"
+    with open_run(path, launch="two") as run:
         for wrong in ({}, {"step": 11, "level": "nvme"}):
             with pytest.raises(errors.NotFound):
                 StorageReader(run, **wrong).read_metadata()
-        assert load(level="memory") == "memory"
-        writer.saved.wait("nvme", timeout=60)
-        assert load() == "nvme"
+        assert load(run, level="memory") == "memory"
+        moraine("ckpt", "wait", f"moraine://{path}", "--step", "11", "--level", "nvme", "--timeout", "1m")
+        assert load(run) == "nvme"
