@@ -2,8 +2,8 @@ package agentproto
 
 // What the agent tells of all its parts.
 
-// Push waits until every sealed part of the user is in a step that is committed at nvme, for a node
-// that is about to end.
+// Push waits until every part that trainers of the user have sealed is in a committed step, and the newest
+// step of each rank at level nvme. It is for a node that is about to end.
 type Push struct {
 	// Run, if not empty, is the path of the run whose parts it waits for.
 	Run string `json:"run,omitempty"`
@@ -11,7 +11,8 @@ type Push struct {
 	DeadlineMillis int64 `json:"deadline_ms"`
 }
 
-// PushReply lists the parts that are in no committed step at the deadline.
+// PushReply lists the parts that are in no committed step at the deadline, and the newest part of a rank if its
+// step is not at level nvme then.
 type PushReply struct {
 	Parts []Part `json:"parts"`
 }

@@ -25,10 +25,11 @@ func newCkptPushCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push",
 		Short: "Wait until the parts in this node's memory are in committed steps, before the node ends",
-		Long: `Wait until every part that trainers of this node have sealed is in a step that is committed at
-a level, also one that the policy of the run leaves in memory. Call it where a scheduler announces a preemption: an exit code of 0 means that
-nothing is lost with the node. Otherwise it lists the parts that are in this node's memory
-only, or names the step that has not reached the level.
+		Long: `Wait until every part that trainers of this node have sealed is in a committed step, and the newest
+step of each rank at a level, also one that the policy of the run leaves in memory. Earlier steps stay
+where the policy leaves them. Call it where a scheduler announces a preemption: an exit code of 0
+means that the newest steps are not lost with the node. Otherwise it lists the parts for which that is
+not so, or names the step that has not reached the level.
 
 The agent writes at full speed meanwhile, whatever its --flush-rate.`,
 		Example: `  moraine ckpt push --deadline 25s
@@ -70,7 +71,7 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 		return &moraine.Error{Op: "push", Kind: moraine.Incomplete, Err: fmt.Errorf(
-			"%s in no committed step at level nvme after %v: keep the node and push again, or wait for the ranks that have not sealed",
+			"%s not safe after %v: in no committed step, or the newest of a rank and its step not at level nvme; keep the node and push again, or wait for the ranks that have not sealed",
 			cli.Are(len(left), "part is", "parts are"), p.deadline)}
 	}
 	if p.level == moraine.Object {
@@ -78,11 +79,11 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 	}
-	env.Note("every sealed part of this node is in a step at level %s", p.level)
+	env.Note("every sealed part of this node is in a committed step, and the newest step of each rank at level %s", p.level)
 	return nil
 }
 
-// toBucket waits until the steps of the parts that the node has are in the bucket.
+// toBucket waits until the steps of the committed parts that the node has are in the bucket.
 func (p nodePush) toBucket(ctx context.Context, end time.Time) error {
 	status, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Status: &agentproto.Status{}})
 	if err != nil {
