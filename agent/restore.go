@@ -30,6 +30,7 @@ type restorer struct {
 	began, fetched time.Time
 	node           []*slot // of parts of the step that this node has
 	slot           *slot
+	bad            int // how many bad ranges of the step are reported
 }
 
 // open makes k the step that is read. Several ranks share their reads; a single one would copy each
@@ -41,7 +42,7 @@ func (r *restorer) open(a *Agent, k *ckpt.Checkpoint, node []*slot, world uint32
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.restoring++
-	r.k, r.node = k, node
+	r.k, r.node, r.bad = k, node, 0
 }
 
 // close releases the step and gives the slot back. A trainer that still has it mapped keeps its
@@ -185,6 +186,7 @@ func (c *conn) fetch(ctx context.Context, req *agentproto.Fetch) (*agentproto.Fe
 	}
 	before, read := c.restore.k.NodeBytes(), c.restore.k.BytesRead()
 	reply, err := fetchInto(ctx, c.restore.k, req, s.mem)
+	c.reportBad()
 	if err != nil {
 		c.restore.drop(c.a.pool)
 		return nil, nil, err
