@@ -53,8 +53,10 @@ def size_of(dtype: str) -> int:
     return _SIZES.get(dtype, 1)
 
 
-def describe(value: Any) -> tuple[str, list[int], int]:
-    """Return the dtype, the shape and the bytes of an array or tensor."""
+def describe(tensor: str, value: Any) -> tuple[str, list[int], int]:
+    """Return the dtype, the shape and the bytes of an array or tensor. `tensor` is its name, for errors."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        raise errors.InvalidArgument(f"{tensor} is no array: put it into blobs, or use moraine.torch for nested states")
     name = str(value.dtype).removeprefix("torch.")
     if name not in _NAMES:
         raise errors.InvalidArgument(f"elements of type {name} cannot be saved; these can: {', '.join(_NAMES)}")

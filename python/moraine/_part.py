@@ -55,7 +55,7 @@ class Part:
 
         `whole` is the shape of the larger tensor of which it is a slice, and where it begins there.
         """
-        dtype, shape, size = _arrays.describe(value)
+        dtype, shape, size = _arrays.describe(name, value)
         if at is None:
             at = self.place(size)
             with self.mem[at : at + size] as dst:

@@ -118,7 +118,7 @@ class Checkpoint:
         if known is None:
             raise errors.NotFound(f"step {self.step} has no tensor {name!r}")
         value = target.value if isinstance(target, Slice) else target
-        dtype, shape, _ = _arrays.describe(value)
+        dtype, shape, _ = _arrays.describe(name, value)
         whole = tuple(target.shape) if isinstance(target, Slice) else tuple(shape)
         if (dtype, whole) != known:
             raise errors.InvalidArgument(f"{name}: the step has {known[0]} of shape {known[1]}, the target is {dtype} of shape {whole}")

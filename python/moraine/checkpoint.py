@@ -132,8 +132,8 @@ class Run:
         """
         blobs = blobs or {}
         size = 0
-        for value in state.values():
-            size = aligned(size + _arrays.describe(value.value if isinstance(value, Slice) else value)[2])
+        for name, value in state.items():
+            size = aligned(size + _arrays.describe(name, value.value if isinstance(value, Slice) else value)[2])
         for data in blobs.values():
             size = aligned(size + len(data))
         part = self._begin(step, size, seal_timeout, level, busy)

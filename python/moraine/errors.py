@@ -43,6 +43,12 @@ class NotEmpty(MoraineError):
     kind = "directory not empty"
 
 
+class Unauthenticated(MoraineError):
+    """The agent showed no valid certificate to the cluster."""
+
+    kind = "not authenticated"
+
+
 class ReadOnly(MoraineError):
     """The agent's certificate allows no writes."""
 
@@ -53,6 +59,12 @@ class CrossTenant(MoraineError):
     """A file cannot be moved from one tenant to another: copy its bytes."""
 
     kind = "crosses tenants"
+
+
+class CrossPartition(MoraineError):
+    """The operation spans two partitions of the metadata."""
+
+    kind = "crosses partitions"
 
 
 class NameTooLong(MoraineError):
@@ -71,6 +83,18 @@ class Stale(MoraineError):
     """The file was changed after it was opened."""
 
     kind = "stale"
+
+
+class SessionExpired(MoraineError):
+    """The session has ended, with its grants and locks. Make the request again."""
+
+    kind = "session expired"
+
+
+class NotLeader(MoraineError):
+    """The metadata server that answered is not the leader."""
+
+    kind = "not the leader"
 
 
 class PermissionDenied(MoraineError):
@@ -109,6 +133,12 @@ class Timeout(MoraineError):
     kind = "timed out"
 
 
+class Canceled(MoraineError):
+    """The request was canceled."""
+
+    kind = "canceled"
+
+
 class Corrupt(MoraineError):
     """Bytes do not match their checksum."""
 
@@ -137,6 +167,54 @@ class Aborted(MoraineError):
     """The step will never be committed: a rank failed, or is missing."""
 
     kind = "aborted"
+
+
+class Incomplete(MoraineError):
+    """Parts are missing: not all ranks have sealed theirs."""
+
+    kind = "incomplete"
+
+
+class Conflict(MoraineError):
+    """Somebody else changed it meanwhile: it has another value than expected."""
+
+    kind = "conflict"
+
+
+class Unimplemented(MoraineError):
+    """The agent or the cluster does not know the request: it is of another version, or lacks a part."""
+
+    kind = "not implemented"
+
+
+class WrongCluster(MoraineError):
+    """The data, or a peer, is of another cluster."""
+
+    kind = "wrong cluster"
+
+
+class NewerFormat(MoraineError):
+    """A newer version of Moraine wrote it than the one that reads it."""
+
+    kind = "newer format"
+
+
+class IOFailed(MoraineError):
+    """A disk or the network answered with an error."""
+
+    kind = "I/O error"
+
+
+class NoAttribute(MoraineError):
+    """The file has no extended attribute of that name."""
+
+    kind = "no such attribute"
+
+
+class Misrouted(MoraineError):
+    """The request came to a metadata server that does not have this partition."""
+
+    kind = "misrouted"
 
 
 def of(kind: str, text: str) -> MoraineError:

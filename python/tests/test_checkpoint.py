@@ -155,6 +155,9 @@ def test_errors_say_what_to_do(path):
     with open_run(path) as run:
         with pytest.raises(errors.InvalidArgument, match="complex128"):
             run.save_async({"w": np.zeros(3, complex)}, step=1)
+        for value in (1, [1.0, 2.0], {"lr": 0.1}, checkpoint.Slice([1.0], (0,), (2,))):
+            with pytest.raises(errors.InvalidArgument, match="optim is no array: put it into blobs"):
+                run.save_async({"optim": value}, step=1)
         with pytest.raises(errors.NoSpace, match="--arena-memory"):
             run.save_async({"w": np.broadcast_to(np.uint8(0), (1 << 40,))}, step=1)
         run.save_async({"w": np.zeros(3)}, step=1).wait(timeout=60)
