@@ -71,7 +71,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		DevicesOut:      f.Gauge("devices_out", "Devices of this host that are out of service."),
 		MemoryBytes:     f.Gauge("memory_bytes", "Memory lent to chunks in flight."),
 		MemoryWaits:     f.Counter("memory_waits_total", "Requests that waited for memory."),
-		MemoryDirty:     f.Gauge("memory_dirty_bytes", "Memory of chunks that are only in memory, and being written to their devices."),
+		MemoryDirty:     f.Gauge("memory_dirty_bytes", "Memory of chunks that are only in memory: those being written to their devices, and the deferred ones."),
 		MemoryDeferred:  f.Gauge("memory_deferred_bytes", "Memory of chunks that are only in memory because their step stays there by its policy."),
 		DeferredWrites:  f.Counter("deferred_writes_total", "Chunks of steps that stay in memory which were written to a device because memory was short."),
 		MemoryKept:      f.Gauge("memory_kept_bytes", "Memory of cached chunks."),

@@ -95,11 +95,11 @@ func save(ctx context.Context, c *client.Client, launch ckpt.Launch, step uint64
 		return err
 	}
 	defer r.Close(ctx)
-	part, err := r.Begin(ctx, step, ckpt.BeginOptions{})
+	first, n := share(rank, savers)
+	part, err := r.Begin(ctx, step, ckpt.BeginOptions{Bytes: n * rowBytes}) // refused at once if they do not fit
 	if err != nil {
 		return err
 	}
-	first, n := share(rank, savers)
 	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: ckpt.F32, Shape: []int64{n, cols},
 		Global: []int64{rows, cols}, Offset: []int64{first, 0}, Data: values(step, first, n)})
 	if err == nil {
