@@ -76,6 +76,7 @@ var bounds = map[string]string{
 	"chunkserver/share.go turn":             "limit.Resource, in admit, and the most that the caller allows",
 	"chunkserver/neighbour.go turn":         "limit.Resource, in admit; ctx of work without a request",
 	"client/internal/stripeio/turn.go Slot": "limit.Resource; close of a file waits for those who have it, whose calls end by the patience",
+	"mover/mover.go m.early":                "it does not wait: the job is tried again",
 	"mover/mover.go m.turns[i]":             "ctx of the job",
 	"tiers/disk/sync.go token":              "one sync of the device: as long as the device takes, whose silence takes it out of service",
 	// Signals: the sender never waits.
