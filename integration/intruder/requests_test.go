@@ -172,7 +172,7 @@ func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
 		return func(r *refs) uint64 { return r.file }
 	case "inodes", "held", "returned", "settled":
 		return func(r *refs) uint64 { return r.file }
-	case "parent", "new_parent", "directory", "consume", "dir":
+	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for":
 		return func(r *refs) uint64 { return r.dir }
 	case "stripe", "stripes", "first", "after_stripe", "to", "packed", "done":
 		return func(r *refs) uint64 { return r.stripe }
@@ -301,6 +301,8 @@ func (w *world) shows(req *wire.MetaRequest, resp proto.Message, err error) stri
 func category(f protoreflect.FieldDescriptor) string {
 	in := string(f.ContainingMessage().Name())
 	switch name := string(f.Name()); {
+	case in == "MemoryReply" && (name == "write" || name == "gone"):
+		return "" // those of the request; only servers may ask
 	case slices.Contains([]string{"stripe", "stripes", "after_stripe", "first", "packed", "stale"}, name) || in == "Stripe" && name == "id":
 		return "stripe"
 	case name == "object" || name == "objects" || in == "Object" && name == "id":
