@@ -178,8 +178,9 @@ var idle = []string{"fasthttp.(*workerPool).workerFunc", "!fasthttp.(*Server)."}
 const raftConnections = 3 * 2 * (4 + 1)
 
 // jobPolls bounds the requests of the movers of three hosts that wait for a job at once. A mover
-// makes one, and makes it again at another server if the leader changes meanwhile.
-const jobPolls = 3 * 2
+// makes one for each lane (repairs, balance, commits), and makes it again at another server if the leader
+// changes meanwhile.
+const jobPolls = 3 * 3 * 2
 
 func keptByS3() s3Kept {
 	k := s3Kept{memory: shared.client.MemoryInUse(), Kept: leakcheck.Now(idle)}
