@@ -105,12 +105,19 @@ func (st *settler) judge(named []uint64, page *wire.MemoryReply) {
 	if st.gone == nil {
 		st.gone = make(map[uint64]time.Time)
 	}
+	before := make(map[uint64]time.Time)
 	for _, step := range named {
-		if !slices.Contains(page.GetGone(), step) {
+		if at, known := st.gone[step]; known {
+			before[step] = at
 			delete(st.gone, step)
-		} else if _, known := st.gone[step]; !known {
-			st.gone[step] = now
 		}
+	}
+	for _, step := range page.GetGone() {
+		at, known := before[step]
+		if !known {
+			at = now
+		}
+		st.gone[step] = at
 	}
 }
 
@@ -121,13 +128,17 @@ func (st *settler) writeDeferred(page *wire.MemoryReply) {
 		return
 	}
 	now := st.deps.Clock.Now()
+	write := make(map[uint64]bool, len(page.GetWrite()))
+	for _, step := range page.GetWrite() {
+		write[step] = true
+	}
 	recorded := make(map[moraine.ChunkID]bool, len(page.GetChunks()))
 	for _, c := range page.GetChunks() {
 		recorded[chunkID(c.Stripe, c.Index)] = true
 	}
 	st.d.tier.WriteDeferred(func(id moraine.ChunkID, step uint64) bool {
 		at, gone := st.gone[step]
-		return slices.Contains(page.GetWrite(), step) || gone && recorded[id] && now.Sub(at) >= goneAfter
+		return write[step] || gone && recorded[id] && now.Sub(at) >= goneAfter
 	})
 }
 

@@ -2,6 +2,7 @@ package mover
 
 import "github.com/morainefs/moraine/transport/wire"
 
+// kindName is the kind of a job in metrics and logs.
 func kindName(k wire.JobKind) string {
 	switch k {
 	case wire.JobKind_JOB_KIND_REPAIR:

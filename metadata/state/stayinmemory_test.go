@@ -73,7 +73,7 @@ func (s *stayers) commit(name string) {
 
 // TestThePolicyLeavesStepsInMemory: with every 10th step to nvme and every 25th to the bucket, the others stay in
 // memory from their begin on, whatever the policy says later. A rank that wants nvme, a request, a pin and a clone
-// let a step rise, and devices are told so. Nothing else does.
+// let a step rise, and the answer to a device names it. Nothing else does.
 func TestThePolicyLeavesStepsInMemory(t *testing.T) {
 	s := &stayers{newRisers(t, 5), map[string]uint64{}}
 	s.must("a", "begin step=1/1 rank=0 world=1")

@@ -36,7 +36,7 @@ type dirtyChunk struct {
 	*held
 	behind   *behind       // of its device
 	step     uint64        // see TakeDeferred; 0: its write is not deferred
-	place    *list.Element // guarded by deferred.mu: in deferred.order; nil: it is not deferred, or not any more
+	place    *list.Element // guarded by deferred.mu: in deferred.order; nil: it is not deferred
 	arrived  time.Time     // when it was added
 	replaces bool          // the device has an older version of the chunk
 	done     chan struct{} // closed when the chunk is written, or will never be

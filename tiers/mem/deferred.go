@@ -36,7 +36,7 @@ func (f *deferred) add(d *dirtyChunk) {
 	f.bytes += d.size()
 }
 
-// take removes a chunk; false: it is not deferred, or not any more.
+// take removes a chunk; false: it is not deferred.
 func (f *deferred) take(d *dirtyChunk) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *deferred) stats() (bytes int64, pressed uint64) {
 	return f.bytes, f.pressed
 }
 
-// rise hands a deferred chunk to the writers of its device; false: it is not deferred any more.
+// rise hands a deferred chunk to the writers of its device; false: it is not deferred.
 func (b *behind) rise(d *dirtyChunk) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +119,7 @@ func (m *Memory) shorten(bytes int64) {
 // press has one deferred chunk written because memory is short.
 func (m *Memory) press(d *dirtyChunk) {
 	if !d.behind.rise(d) {
-		return // somebody else did, or the chunk was deleted
+		return // another caller did, or the chunk was deleted
 	}
 	m.deferred.mu.Lock()
 	defer m.deferred.mu.Unlock()

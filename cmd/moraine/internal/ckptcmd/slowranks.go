@@ -57,7 +57,7 @@ type slowRank struct {
 	Behind float64 `json:"behind_first_seconds"`
 }
 
-// sealTimes reads when ranks sealed. It keeps what does not change any more. One goroutine uses it.
+// sealTimes reads when ranks sealed. It keeps what cannot change. One goroutine uses it.
 type sealTimes struct {
 	c *client.Client
 	// first has the first seal of open steps, by the inode of the step's directory.
@@ -65,7 +65,7 @@ type sealTimes struct {
 	last  *slowest
 }
 
-// waitingOf describes an open step; nil if it is open no longer.
+// waitingOf describes an open step; nil if it has been sealed or aborted since.
 func (t *sealTimes) waitingOf(ctx context.Context, s ckpt.StepInfo, now time.Time) (*waiting, error) {
 	s, err := ckpt.GetStep(ctx, t.c, client.StepKey{Run: s.Run, Attempt: s.Attempt, Step: s.Step})
 	if err == nil && s.State == ckpt.StepOpen {
@@ -80,6 +80,7 @@ func (t *sealTimes) waitingOf(ctx context.Context, s ckpt.StepInfo, now time.Tim
 	return nil, err
 }
 
+// waits describes an open step.
 func (t *sealTimes) waits(ctx context.Context, s ckpt.StepInfo, now time.Time) (w *waiting, err error) {
 	w = &waiting{Step: s.Step, Attempt: s.Attempt, World: s.World, Sealed: s.Sealed, Missing: s.Missing[:min(len(s.Missing), maxShownRanks)]}
 	w.More = s.World - s.Sealed - uint32(len(w.Missing))
