@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/stripeio"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -140,6 +141,7 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 	defer cancel()
 	refreshed := false
 	for try := 0; ; try++ {
+		crc.SumsOf(ctx).Forget(dst) // another attempt may have filled it
 		err := r.readOnce(ctx, dst, off, try > 0)
 		if err == nil {
 			r.c.metrics.ReadBytes.Add(float64(len(dst)))

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -76,7 +77,8 @@ func (k *Checkpoint) readCopy(ctx context.Context, t *TensorInfo, s *SliceInfo, 
 	if k.readFromNode(ctx, t, s, p, dst) {
 		return nil
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	sums := p.sums(dst)
+	g, gctx := errgroup.WithContext(crc.WithSums(ctx, sums))
 	g.SetLimit(readsAtOnce)
 	p.each(dst, k.opts.OverRead, func(w window) bool {
 		g.Go(func() error {
@@ -87,14 +89,14 @@ func (k *Checkpoint) readCopy(ctx context.Context, t *TensorInfo, s *SliceInfo, 
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("read tensor %q: %w", t.Name, err)
 	}
-	return k.checkDigest(ctx, t, s, p, dst)
+	return k.checkDigest(ctx, t, s, p, sums)
 }
 
 // checkDigest compares what was read of a slice with the slice's digest, if it is all of the slice
 // and contiguous. Otherwise, and in an adopted file, only the checksums of the stripes protect the
-// bytes.
-func (k *Checkpoint) checkDigest(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
-	if !p.whole || s.Digest == (Digest{}) || DigestOf(dst[p.dst:p.dst+p.run]) == s.Digest {
+// bytes. sums are those of the bytes, by plan.sums.
+func (k *Checkpoint) checkDigest(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, sums *crc.Sums) error {
+	if !p.whole || s.Digest == (Digest{}) || digestBlocks(sums.Blocks(), p.run) == s.Digest {
 		return nil
 	}
 	err := &moraine.Error{Op: "ckpt.ReadSlice", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), t.Name), Kind: moraine.Corrupt,

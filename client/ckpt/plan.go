@@ -1,5 +1,7 @@
 package ckpt
 
+import "github.com/morainefs/moraine/internal/crc"
+
 // plan says which bytes of one saved slice go where in a reader's buffer: runs of equal length,
 // at the strides of the outer dimensions.
 type plan struct {
@@ -76,6 +78,14 @@ func (p *plan) each(dst []byte, overRead float64, yield func(window) bool) {
 		return true
 	})
 	flush()
+}
+
+// sums returns the checksums of the run in dst, to which reads add; nil if that is not all of a saved slice.
+func (p *plan) sums(dst []byte) *crc.Sums {
+	if !p.whole {
+		return nil
+	}
+	return crc.NewSums(dst[p.dst : p.dst+p.run])
 }
 
 // direct reads a long range by itself, in pieces.

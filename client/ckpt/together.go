@@ -78,7 +78,7 @@ func (k *Checkpoint) readGroup(ctx context.Context, w window, group []*small) er
 		return err
 	}
 	for _, s := range group {
-		if err == nil && k.checkDigest(ctx, s.t, s.from, s.p, s.dst) == nil {
+		if err == nil && k.checkDigest(ctx, s.t, s.from, s.p, s.p.sums(s.dst)) == nil {
 			continue
 		}
 		if err := k.readWanted(ctx, s.wanted); err != nil {

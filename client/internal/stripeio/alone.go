@@ -30,7 +30,7 @@ func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, wo
 		timer := clk.AfterFunc(late, func() { r.goOn(ctx, work, late) })
 		defer timer.Stop()
 	}
-	err := r.c.getChunk(ctx, r.s, w.index, w.lo, w.dst)
+	err := r.c.getChunkSums(ctx, r.s, w.index, w.lo, w.dst, &w.sums)
 	results, outcome := r.endAlone()
 	if outcome != nil {
 		results <- wantResult{w, err}
@@ -38,6 +38,7 @@ func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, wo
 	}
 	switch {
 	case err == nil:
+		w.sums.Keep()
 		return nil
 	case ctx.Err() != nil:
 		return retry.ContextError(ctx, "read stripe")

@@ -16,11 +16,21 @@ import (
 // use dst after it returns. Errors with a kind for which isBad is true say that the chunk
 // itself is lost or wrong.
 func (e *Engine) getChunk(ctx context.Context, s *Record, index int, lo int64, dst []byte) error {
+	var sums crc.Tally
+	return e.getChunkSums(ctx, s, index, lo, dst, &sums)
+}
+
+// getChunkSums is getChunk. When it returns nil, sums has what arrived.
+func (e *Engine) getChunkSums(ctx context.Context, s *Record, index int, lo int64, dst []byte, sums *crc.Tally) error {
 	dev := s.Chunks[index].Device
-	err := e.getOnce(ctx, s, index, lo, dst, false)
+	get := func(verify bool) error {
+		*sums = crc.SumsOf(ctx).Tally(dst)
+		return e.getOnce(ctx, s, index, lo, dst, verify, sums)
+	}
+	err := get(false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be outdated
 		if err = e.meta.Renew(ctx, true); err == nil {
-			err = e.getOnce(ctx, s, index, lo, dst, false)
+			err = get(false)
 		}
 	}
 	if errors.Is(err, errOtherBytes) && ctx.Err() == nil {
@@ -28,7 +38,7 @@ func (e *Engine) getChunk(ctx context.Context, s *Record, index int, lo int64, d
 		// if the server confirms it.
 		e.metrics.ChunkErrors.WithLabelValues("get", moraine.Corrupt.String()).Inc()
 		e.log.Warn("chunk checksum mismatch on arrival; the client reads the chunk again", "stripe", s.ID, "index", index, "device", dev, "err", err)
-		err = e.getOnce(ctx, s, index, lo, dst, true)
+		err = get(true)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -63,8 +73,8 @@ func isBad(kind moraine.Kind) bool {
 var errOtherBytes = errors.New("the bytes do not match the checksum that the server sent")
 
 // getOnce requests a range of a chunk. With verify the server first checksums what it has in
-// memory.
-func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, dst []byte, verify bool) error {
+// memory. sums has no bytes yet, and gets those that arrive.
+func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, dst []byte, verify bool, sums *crc.Tally) error {
 	ch := &s.Chunks[index]
 	d, err := e.Topology.find(ctx, ch.Device)
 	if err != nil {
@@ -79,13 +89,12 @@ func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, ds
 	e.pace.queue.open.Add(int64(len(dst)))
 	defer e.pace.queue.open.Add(-int64(len(dst)))
 	began := e.clock.Now()
-	var sum uint32
 	reply, n, err := d.chunks.Get(timed, &wire.GetChunk{Stripe: uint64(s.ID), Index: uint32(index),
 		Device: uint32(ch.Device), Tenant: uint32(s.Tenant),
 		Offset: uint64(lo), Length: uint64(len(dst)), Verify: verify, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, dst,
 		func(piece []byte) {
 			e.pace.queue.arrived.Add(int64(len(piece)))
-			sum = crc.Update(sum, piece)
+			sums.Add(piece)
 		})
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
@@ -98,7 +107,7 @@ func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, ds
 	e.metrics.ChunksGot.Inc()
 	e.health.answered(ch.Device)
 	e.pace.observe(len(dst), took)
-	return holdAgainst(s, index, lo, reply, n, len(dst), sum)
+	return holdAgainst(s, index, lo, reply, n, len(dst), sums.Sum())
 }
 
 // holdAgainst verifies a reply with n bytes, whose checksum is sum, against the record.

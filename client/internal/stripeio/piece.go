@@ -119,16 +119,17 @@ const pieceTimeouts = 3
 func (e *Engine) getPieceOnce(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte, verify bool) error {
 	ctx, cancel := context.WithTimeout(ctx, pieceTimeouts*e.cfg.GetTimeout)
 	defer cancel()
-	var sum uint32
+	sums := crc.SumsOf(ctx).Tally(dst)
 	reply, n, err := server.GetPiece(ctx, &wire.GetPiece{Object: o.object.Id, Inode: o.inode, Generation: o.generation,
-		Offset: uint64(off), Length: uint64(len(dst)), Verify: verify, Capability: o.capability}, dst, func(piece []byte) { sum = crc.Update(sum, piece) })
+		Offset: uint64(off), Length: uint64(len(dst)), Verify: verify, Capability: o.capability}, dst, sums.Add)
 	if err != nil {
 		return err
 	}
-	if n != len(dst) || sum != reply.PayloadCrc {
+	if sum := sums.Sum(); n != len(dst) || sum != reply.PayloadCrc {
 		return &moraine.Error{Op: "get piece", Kind: moraine.Corrupt,
 			Err: fmt.Errorf("%w: received %d bytes with checksum %08x; the server sent %d with checksum %08x", errOtherBytes, n, sum, len(dst), reply.PayloadCrc)}
 	}
+	sums.Keep()
 	return nil
 }
 

@@ -41,7 +41,7 @@ func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 		l.release()
 		return fail(err)
 	}
-	whole := func() bool { return e.getOnce(ctx, s, index, 0, out, true) == nil } // verifies the whole chunk
+	whole := func() bool { return e.getOnce(ctx, s, index, 0, out, true, new(crc.Tally)) == nil } // verifies the whole chunk
 	serves := e.serves(s.Chunks[index].Device)
 	if serves && whole() {
 		return out, s.Chunks[index].CRC, l.release, nil

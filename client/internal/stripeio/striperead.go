@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/crc"
 )
 
 // stripeRead reads one range of a stripe. It reads chunks in parallel directly into the
@@ -42,6 +43,7 @@ type chunkWant struct {
 	dst    []byte
 	state  wantState
 	cancel context.CancelFunc
+	sums   crc.Tally // of what the request has put into dst
 	// spare is where a late chunk is rebuilt, because its request still writes to dst.
 	spare []byte
 	// helper marks a chunk outside the wanted range, read to rebuild others from.
@@ -186,7 +188,7 @@ func (r *stripeRead) ask(ctx context.Context, end context.CancelFunc, work *sync
 	}
 	work.Go(func() {
 		defer ended()
-		results <- wantResult{w, r.c.getChunk(own, r.s, w.index, w.lo, w.dst)}
+		results <- wantResult{w, r.c.getChunkSums(own, r.s, w.index, w.lo, w.dst, &w.sums)}
 	})
 }
 
@@ -310,6 +312,7 @@ func (r *stripeRead) missing() []*chunkWant {
 func (r *stripeRead) settle(res wantResult) {
 	if res.err == nil {
 		res.want.state = done
+		res.want.sums.Keep()
 		return
 	}
 	r.note(res.want.index, res.err)
