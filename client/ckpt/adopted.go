@@ -126,20 +126,36 @@ func (s *adoptedStep) needs(path string, size int64, by string) error {
 	return nil
 }
 
-// header reads the header of a safetensors file.
-func (s *adoptedStep) header(ctx context.Context, i int) (*safetensors.Header, error) {
+// header reads the header of a safetensors file. The caller releases its share of the budget.
+func (s *adoptedStep) header(ctx context.Context, i int, budget *headerBudget) (_ *safetensors.Header, release func(), err error) {
 	r, err := s.open(ctx, i)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer r.Close()
-	b, err := readHeader(ctx, r, nil, 0)
+	first := make([]byte, min(r.Size(), safetensors.LengthBytes))
+	if err := r.ReadRange(ctx, first, 0); err != nil {
+		return nil, nil, err
+	}
+	n, err := safetensors.HeaderLen(first)
+	if err != nil || n > r.Size() {
+		return nil, nil, named(verdict("no safetensors header: %v", err), s.files[i].Path)
+	}
+	if release, err = budget.take(ctx, n); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	b, err := readHeader(ctx, r, nil, n)
 	if err != nil {
-		return nil, named(err, s.files[i].Path)
+		return nil, nil, named(err, s.files[i].Path)
 	}
 	h, err := safetensors.Parse(b, r.Size())
 	if err != nil {
-		return nil, verdict("file %s: %v", s.files[i].Path, err)
+		return nil, nil, verdict("file %s: %v", s.files[i].Path, err)
 	}
-	return h, nil
+	return h, release, nil
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/adopted"
@@ -29,12 +32,15 @@ func (s *adoptedStep) checkHF(ctx context.Context, byName map[string]*coverage) 
 		files = append(files, s.at[path])
 	}
 	slices.Sort(files)
-	headers := make([]*safetensors.Header, len(files))
+	// Of each header only the tensors that the index lists stay: all of them are about as many bytes as the
+	// index.
+	listed := make([]*listedTensors, len(files))
+	budget := &headerBudget{inUse: semaphore.NewWeighted(headersInUse), left: headersRead}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(headersAtOnce)
 	for n, i := range files {
 		g.Go(func() (err error) {
-			headers[n], err = s.header(gctx, i)
+			listed[n], err = s.listed(gctx, i, tensorsOf[s.files[i].Path], budget)
 			return err
 		})
 	}
@@ -42,11 +48,76 @@ func (s *adoptedStep) checkHF(ctx context.Context, byName map[string]*coverage) 
 		return err
 	}
 	for n, i := range files {
-		if err := s.addTensors(byName, i, headers[n], tensorsOf[s.files[i].Path]); err != nil {
+		if err := s.addTensors(byName, i, listed[n]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+const (
+	// headersInUse bounds the headers in memory while an adoption is checked, and headersRead those that it
+	// reads, in bytes. A header of an ordinary file has some 100 KiB.
+	headersInUse = 2 * safetensors.MaxHeader
+	headersRead  = 4 << 30
+)
+
+// headerBudget is what the headers of an adoption may take. Somebody may adopt many clones of a file with
+// a very long header.
+type headerBudget struct {
+	inUse *semaphore.Weighted
+	mu    sync.Mutex
+	left  int64 // guarded by mu
+}
+
+// take takes n bytes until release.
+func (b *headerBudget) take(ctx context.Context, n int64) (release func(), err error) {
+	b.mu.Lock()
+	b.left -= n
+	left := b.left
+	b.mu.Unlock()
+	if left < 0 {
+		return nil, verdict("the headers of the safetensors files have more than %d bytes: the directory is not adopted", int64(headersRead))
+	}
+	n = min(n, headersInUse)
+	if err := b.inUse.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	return func() { b.inUse.Release(n) }, nil
+}
+
+// listedTensors are the tensors of a file that an index lists, in order of name.
+type listedTensors struct {
+	dataStart int64
+	tensors   []safetensors.Tensor
+}
+
+// listed reads the header of file i, and returns the tensors in want: nil for all.
+func (s *adoptedStep) listed(ctx context.Context, i int, want []string, budget *headerBudget) (*listedTensors, error) {
+	h, release, err := s.header(ctx, i, budget)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	at := make(map[string]*safetensors.Tensor, len(h.Tensors))
+	for n := range h.Tensors {
+		at[h.Tensors[n].Name] = &h.Tensors[n]
+	}
+	if want == nil {
+		for name := range at {
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	out := &listedTensors{dataStart: h.DataStart, tensors: make([]safetensors.Tensor, 0, len(want))}
+	for _, name := range want {
+		t := at[name]
+		if t == nil {
+			return nil, verdict("file %s lacks tensor %q, which %s lists", s.files[i].Path, name, adopted.HFIndex)
+		}
+		out.tensors = append(out.tensors, safetensors.Tensor{Name: strings.Clone(t.Name), DType: t.DType, Shape: slices.Clone(t.Shape), Begin: t.Begin, End: t.End})
+	}
+	return out, nil
 }
 
 // weightMap returns the tensors of each file as the index lists them. nil instead of a list: all that
@@ -79,30 +150,17 @@ func (s *adoptedStep) weightMap(ctx context.Context) (map[string][]string, error
 }
 
 // addTensors adds the tensors of file i that the index lists.
-func (s *adoptedStep) addTensors(byName map[string]*coverage, i int, h *safetensors.Header, want []string) error {
+func (s *adoptedStep) addTensors(byName map[string]*coverage, i int, listed *listedTensors) error {
 	f := &s.files[i]
 	f.Kind = AdoptedTensors
-	at := make(map[string]*safetensors.Tensor, len(h.Tensors))
-	for n := range h.Tensors {
-		at[h.Tensors[n].Name] = &h.Tensors[n]
-	}
-	if want == nil {
-		for name := range at {
-			want = append(want, name)
+	for n := range listed.tensors {
+		t := &listed.tensors[n]
+		if t.Name == "" || len(t.Name) > MaxNameLen {
+			return verdict("file %s: a tensor cannot be named %q", f.Path, t.Name)
 		}
-	}
-	slices.Sort(want)
-	for _, name := range want {
-		t := at[name]
-		if t == nil {
-			return verdict("file %s lacks tensor %q, which %s lists", f.Path, name, adopted.HFIndex)
-		}
-		if name == "" || len(name) > MaxNameLen {
-			return verdict("file %s: a tensor cannot be named %q", f.Path, name)
-		}
-		cov := &coverage{name: name}
-		byName[name] = cov
-		slice := SliceInfo{File: i, Offset: make([]int64, len(t.Shape)), Shape: t.Shape, Begin: h.DataStart + t.Begin}
+		cov := &coverage{name: t.Name}
+		byName[t.Name] = cov
+		slice := SliceInfo{File: i, Offset: make([]int64, len(t.Shape)), Shape: t.Shape, Begin: listed.dataStart + t.Begin}
 		if err := cov.add(f.Rank, t.DType, t.Shape, slice); err != nil {
 			return &Verdict{err.Error()}
 		}

@@ -48,11 +48,11 @@ func checkStep(ctx context.Context, c cluster, key *wire.StepKey) (*wire.PartFil
 	defer w.Abort()
 	var sum uint32
 	var size int64
-	err = indexOf(top, tensors, func(p []byte) error {
+	err = indexOf(ctx, top, tensors, func(p []byte) error {
 		sum, size = crc.Update(sum, p), size+int64(len(p))
 		_, err := w.Write(p)
 		return err
-	})
+	}, maxComparisons)
 	if err != nil {
 		return nil, verdictOf(key, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
+	"golang.org/x/sync/semaphore"
 )
 
 // Types and functions with which ckpt_test uses the package over its own cluster.
@@ -162,6 +163,31 @@ func (f bytesFile) ReadRange(_ context.Context, dst []byte, off int64) error {
 	return nil
 }
 
+// CheckStaircase checks a tensor with n slices of which no two overlap, and that a sweep along either
+// dimension cannot tell apart. comparisons bounds the check.
+func CheckStaircase(ctx context.Context, n, comparisons int64) error {
+	c := &coverage{name: "w"}
+	for i := range n {
+		if err := c.add(uint32(i), safetensors.U8, []int64{n, n}, SliceInfo{Offset: []int64{i, i}, Shape: []int64{n - i, 1}}); err != nil {
+			return err
+		}
+	}
+	return indexOf(ctx, &indexTop{}, map[string]*coverage{"w": c}, func([]byte) error { return nil }, comparisons)
+}
+
+// TakeHeaders takes header bytes of a budget in turn.
+func TakeHeaders(ctx context.Context, total int64, sizes ...int64) error {
+	b := &headerBudget{inUse: semaphore.NewWeighted(headersInUse), left: total}
+	for _, n := range sizes {
+		release, err := b.take(ctx, n)
+		if err != nil {
+			return err
+		}
+		release()
+	}
+	return nil
+}
+
 // CheckCoverage runs the coverage check over one tensor's claims.
 func CheckCoverage(name string, add func(add func(rank uint32, d DType, global, offset, shape []int64, digest Digest) error) error) (TensorInfo, error) {
 	c := &coverage{name: name}
@@ -171,7 +197,7 @@ func CheckCoverage(name string, add func(add func(rank uint32, d DType, global, 
 	if err != nil {
 		return TensorInfo{}, err
 	}
-	return c.check()
+	return c.check(&effort{context.Background(), maxComparisons})
 }
 
 // CheckShared runs the coverage check over a stored claim of rank 0 and a shared one of rank 1.
@@ -183,7 +209,7 @@ func CheckShared(global, offset, shape []int64, stored Digest, sharedOffset, sha
 	if err := c.share(1, 0, safetensors.F32, global, SliceInfo{Offset: sharedOffset, Shape: sharedShape, Digest: shared}); err != nil {
 		return err
 	}
-	_, err := c.check()
+	_, err := c.check(&effort{context.Background(), maxComparisons})
 	return err
 }
 

@@ -162,8 +162,9 @@ func topOf(step *wire.Step) *indexTop {
 }
 
 // indexOf checks that the slices cover all tensors, and gives the encoded index to write, a piece at
-// a time. write keeps the pieces. indexOf takes the slices out of byName.
-func indexOf(top *indexTop, byName map[string]*coverage, write func([]byte) error) error {
+// a time. write keeps the pieces. indexOf takes the slices out of byName. comparisons bounds its work, see
+// maxComparisons.
+func indexOf(ctx context.Context, top *indexTop, byName map[string]*coverage, write func([]byte) error, comparisons int64) error {
 	list := make([]*coverage, 0, len(byName))
 	for _, cov := range byName {
 		list = append(list, cov)
@@ -174,10 +175,14 @@ func indexOf(top *indexTop, byName map[string]*coverage, write func([]byte) erro
 	for i, cov := range list {
 		sizes[i] = blockSize{entrySize(cov.name, len(cov.global)), cov.claims.count}
 	}
+	left := &effort{ctx, comparisons}
 	return writeIndex(top, sizes, func(i, j int) ([]TensorInfo, error) {
 		tensors := make([]TensorInfo, 0, j-i)
 		for n := i; n < j; n++ {
-			t, err := list[n].check()
+			t, err := list[n].check(left)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			if err != nil {
 				return nil, &Verdict{err.Error()}
 			}
