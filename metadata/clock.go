@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/morainefs/moraine/metadata/lead"
@@ -13,16 +14,58 @@ import (
 const (
 	// maxTick bounds how far one tick advances cluster time.
 	maxTick = time.Second
-	// clockGap is the time between two ticks above which this server may have been stopped or cut
+	// clockGap is the time without any work above which this server may have been stopped or cut
 	// off. The silence of other servers then proves nothing.
 	clockGap = 2 * lead.TickEvery
 )
+
+// pulse is a goroutine that does nothing but note the time. Where it too did nothing for a while, the
+// process was stopped. Where only the ticks took long, the work of the leader is slow, or its disk, and
+// other servers were heard meanwhile. Methods may be called concurrently.
+type pulse struct {
+	mu      sync.Mutex // guards the fields below
+	last    time.Time
+	longest time.Duration // between two beats since the last call of pause
+}
+
+func (p *pulse) beat(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.last.IsZero() {
+		p.longest = max(p.longest, now.Sub(p.last))
+	}
+	p.last = now
+}
+
+// pause returns the longest time without a beat since the last call.
+func (p *pulse) pause(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest := max(p.longest, now.Sub(p.last))
+	p.longest = 0
+	return longest
+}
+
+// keepPulse beats until ctx ends.
+func (l *leader) keepPulse(ctx context.Context) {
+	ticker := l.Clock.NewTicker(lead.TickEvery)
+	defer ticker.Stop()
+	for {
+		l.pulse.beat(l.Clock.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
 
 // keepTime advances cluster time, and does the work that depends on time, until ctx ends.
 func (l *leader) keepTime(ctx context.Context) {
 	ticker := l.Clock.NewTicker(lead.TickEvery)
 	defer ticker.Stop()
 	last := l.Clock.Now()
+	l.pulse.beat(last)
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,7 +75,7 @@ func (l *leader) keepTime(ctx context.Context) {
 		now := l.Clock.Now()
 		elapsed := now.Sub(last)
 		last = now
-		if elapsed > clockGap {
+		if pause := l.pulse.pause(now); elapsed > clockGap && pause > clockGap {
 			l.Metrics.ClockGaps.Inc()
 			l.Log.Warn("the clock jumped: the leader renews every session and host for a full term", "elapsed", elapsed)
 			l.sessions.renewAll(now)

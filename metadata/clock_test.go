@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/metadatatest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -43,6 +44,27 @@ func TestATimeJumpExpiresNobody(t *testing.T) {
 		require.NoError(t, k.renew())
 		for _, h := range c.topology().Hosts {
 			require.True(t, h.Alive, h.Id)
+		}
+	})
+}
+
+// TestASlowTickHidesNoSilence: a tick that takes long, by a slow disk or by much work, is no stop of the
+// process. A host that is silent meanwhile is found.
+func TestASlowTickHidesNoSilence(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(6)
+		c.pass(2*time.Second, nodes...)
+		c.group.Fail(metadatatest.Faults{Slow: 3 * time.Second})
+		for range 60 {
+			for _, n := range nodes[:5] {
+				go n.beat()
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		c.group.Fail(metadatatest.Faults{})
+		for _, h := range c.topology().Hosts {
+			require.Equal(t, h.Id != "n6", h.Alive, h.Id)
 		}
 	})
 }

@@ -47,6 +47,8 @@ type jobDesk struct {
 	fleet   *fleet.Fleet
 	permits *permits
 	ready   lead.Signal // jobs may be leased
+
+	silentAfter []byte // where the search for silent steps goes on; only ticks use it
 }
 
 // leaseJobs leases jobs to the caller's node, and waits for one if there is none.
@@ -201,7 +203,7 @@ func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 func (d *jobDesk) abortSilentSteps(ctx context.Context, _ time.Time) error {
 	var silent []*wire.AbortStep
 	err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
-		silent, err = ckpt.SilentSteps(d.Machine.View(r), maxAbort)
+		silent, d.silentAfter, err = ckpt.SilentSteps(d.Machine.View(r), d.silentAfter, maxAbort)
 		return err
 	})
 	if err != nil || len(silent) == 0 {

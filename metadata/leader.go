@@ -47,6 +47,7 @@ type leader struct {
 	retain   *retain.Keeper
 	tokens   *signer
 	lease    *leases.Table
+	pulse    pulse
 	leases   *leases.Keeper
 
 	steps   lead.Signal // a checkpoint changed
@@ -127,7 +128,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run runs the leader's loops until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
+	works := []func(context.Context){l.keepPulse, l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
 	for _, work := range slices.Concat(works, l.repair.Works(), l.retain.Works()) {
 		wg.Go(func() { work(ctx) })
 	}

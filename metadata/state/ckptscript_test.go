@@ -79,7 +79,7 @@ func (s *ckptScript) run(who string, w map[string]string) string {
 		}
 		return "ok"
 	case "silent":
-		steps, err := ckpt.SilentSteps(s.m.View(s.kv), 10)
+		steps, _, err := ckpt.SilentSteps(s.m.View(s.kv), nil, 10)
 		if err != nil {
 			return err.Error()
 		}

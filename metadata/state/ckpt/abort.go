@@ -1,6 +1,7 @@
 package ckpt
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/morainefs/moraine"
@@ -59,25 +60,46 @@ func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) 
 	return kvtx.Done(), nil
 }
 
+// silentScan is how many open steps one call of SilentSteps reads.
+const silentScan = 4096
+
 // SilentSteps returns at most limit open steps without a seal for their timeout, as requests that
-// abort them.
-func SilentSteps(v *kvtx.View, limit int) ([]*wire.AbortStep, error) {
+// abort them. It reads silentScan open steps from after on, and returns where the next call goes on: nil for
+// the beginning. So the many open steps of one user do not delay what else the leader does in time.
+func SilentSteps(v *kvtx.View, after []byte, limit int) (silent []*wire.AbortStep, next []byte, err error) {
 	c, err := v.Counters()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []*wire.AbortStep
-	err = v.EachIn(v.K.Table(record.TabOpenStep), func(key, _ []byte) (bool, error) {
+	table := v.K.Table(record.TabOpenStep)
+	lo, read := table, 0
+	if after != nil {
+		lo = append(slices.Clone(after), 0)
+	}
+	err = v.Each(lo, kvtx.PrefixEnd(table), func(key, _ []byte) (bool, error) {
 		s, err := tree.MustStep(v, StepOfKey(key))
 		if err != nil {
 			return false, err
 		}
 		if s.Silent(c[record.CClusterTime]) {
-			out = append(out, &wire.AbortStep{Key: s.Id.ToWire(), Reason: s.SilenceReason()})
+			silent = append(silent, &wire.AbortStep{Key: s.Id.ToWire(), Reason: s.SilenceReason()})
 		}
-		return len(out) < limit, nil
+		if read++; read < silentScan && len(silent) < limit {
+			return true, nil
+		}
+		next = slices.Clone(key)
+		return false, nil
 	})
-	return out, err
+	return silent, next, err
+}
+
+// EndCheck aborts the step that a live job was to check, and ends the job: no mover came to a verdict.
+func EndCheck(t *kvtx.Tx, j *record.Job) error {
+	s, err := tree.MustStep(&t.View, j.Step)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	return abortStepRecord(t, s, record.Utoa(uint64(j.Leases))+" movers in turn began the check of the step and lost the lease: look for chunkservers that ended, or had no memory")
 }
 
 // abortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job

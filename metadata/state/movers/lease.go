@@ -14,6 +14,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// maxCheckLeases is how many leases the check of one step gets. A check that ends the process of each mover
+// must not do so for ever. Failures that movers report end it before: record.MaxJobTries.
+const maxCheckLeases = 32
+
 // LeaseJobs leases ready jobs to a mover, also those whose former lease expired. Each lease
 // increments the job's epoch, which fences the former holder.
 func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
@@ -47,6 +51,12 @@ func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 			if move == nil {
 				continue
 			}
+		}
+		if j.Leases >= maxCheckLeases && j.Kind == wire.JobKind_JOB_KIND_COMMIT_STEP {
+			if err := ckpt.EndCheck(t, j); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		jobs.UnindexJob(t, j)
 		j.State, j.Holder = wire.JobState_JOB_STATE_RUNNING, op.GetHost()
