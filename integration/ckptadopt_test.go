@@ -64,6 +64,16 @@ func TestAdoptCommand(t *testing.T) {
 	requireRefused(t, invoke(t, env, "ckpt", "adopt", "moraine:///scratch/step-200", "--run", run), 2, "--step")
 	requireRefused(t, invoke(t, env, "ckpt", "adopt", "moraine:///scratch", "--always", "dcp", "--step", "1"), 2, "--always")
 
+	requireRefused(t, invoke(t, env, "ckpt", "adopt", "moraine:///scratch", "--always", "dcp", "--complete"), 2, "--always")
+
+	model := filepath.Join(t.TempDir(), "iter_0000050")
+	require.NoError(t, os.MkdirAll(filepath.Join(model, "mp_rank_00"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(model, "mp_rank_00", "model_optim_rng.pt"), []byte("weights"), 0o644))
+	works(t, env, "cp", "-r", model, "moraine:///scratch/iter_0000050")
+	byHand := []string{"ckpt", "adopt", "moraine:///scratch/iter_0000050", "--run", "moraine:///runs/megatron", "--step", "50", "--format", "megatron"}
+	requireRefused(t, invoke(t, env, byHand...), 1, "there is no /scratch/latest_checkpointed_iteration.txt")
+	require.Contains(t, works(t, env, append(byHand, "--complete")...), "is committed at level nvme")
+
 	works(t, env, "ckpt", "adopt", "moraine:///scratch", "--always", "dcp")
 	works(t, env, "cp", "-r", src, "moraine:///scratch/step-300")
 	require.Eventually(t, func() bool {

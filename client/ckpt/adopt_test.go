@@ -149,7 +149,7 @@ func TestAdopt(t *testing.T) {
 				if format == adopt.Megatron {
 					_, err := adopt.Dir(t.Context(), w.Client, "/d/ck", o)
 					require.ErrorIs(t, err, moraine.Incomplete, "nothing says what it is")
-					o.Format = format
+					o.Format, o.Complete = format, true
 				}
 				before := w.Stats()
 				info, err := adopt.Dir(t.Context(), w.Client, "/d/ck", o)
@@ -303,7 +303,7 @@ func TestAWriterDuringAnAdoption(t *testing.T) {
 		defer adopter.Close()
 		made, refused := 0, 0
 		for step := range uint64(12) {
-			_, err := adopt.Dir(t.Context(), adopter.Client, "/d/ck", adopt.Options{Run: "/runs/r", Step: step, Format: adopt.Megatron})
+			_, err := adopt.Dir(t.Context(), adopter.Client, "/d/ck", adopt.Options{Run: "/runs/r", Step: step, Format: adopt.Megatron, Complete: true})
 			if err != nil {
 				require.ErrorIs(t, err, moraine.Conflict)
 				require.ErrorContains(t, err, "changed meanwhile")
@@ -324,7 +324,7 @@ func TestAWriterDuringAnAdoption(t *testing.T) {
 }
 
 // TestAHalfWrittenMegatronDirectory: of the format torch each model rank up to the greatest must have its file,
-// whole. Of the last ranks nothing in the directory says that they are missing.
+// whole. Of the last ranks nothing in the directory says that they are missing: see TestAnIterationAndItsTracker.
 func TestAHalfWrittenMegatronDirectory(t *testing.T) {
 	archive := zipOf(t)
 	all := map[string][]byte{}
@@ -358,6 +358,7 @@ func TestAHalfWrittenMegatronDirectory(t *testing.T) {
 				for name, data := range files {
 					w.put("/d/iter_0000007/"+name, data)
 				}
+				w.put("/d/"+adopted.MegatronTracker, []byte("7"))
 				_, err := adopt.Dir(t.Context(), w.Client, "/d/iter_0000007", adopt.Options{Run: "/runs/r", Step: 7, Format: adopt.Megatron})
 				if c.says == "" {
 					require.NoError(t, err)

@@ -45,6 +45,9 @@ func foldAdopted(ctx context.Context, c cluster, step *wire.Step, parts []*wire.
 	default:
 		err = verdict("checkpoint format %d is unknown", f)
 	}
+	if err == nil {
+		err = s.checkTorchFiles(ctx)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,6 +3,7 @@ package ckpt
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,12 @@ const maxHFIndex = 64 << 20
 func (s *adoptedStep) checkHF(ctx context.Context, byName map[string]*coverage) error {
 	tensorsOf, err := s.weightMap(ctx)
 	if err != nil {
+		return err
+	}
+	if err := s.checkShards(tensorsOf); err != nil {
+		return err
+	}
+	if err := s.checkTrainer(); err != nil {
 		return err
 	}
 	var files []int
@@ -147,6 +154,38 @@ func (s *adoptedStep) weightMap(ctx context.Context) (map[string][]string, error
 		out[file] = append(out[file], tensor)
 	}
 	return out, nil
+}
+
+// shardName is the name of one file of a sharded model.
+var shardName = regexp.MustCompile(`^model-\d+-of-\d+\.safetensors$`)
+
+// checkShards fails if there is a shard that nothing lists: its index is still to be written, and the index or
+// the model in one file that is there is of an earlier save.
+func (s *adoptedStep) checkShards(listed map[string][]string) error {
+	for i := range s.files {
+		name := s.files[i].Path
+		if _, ok := listed[name]; !ok && shardName.MatchString(name) {
+			return verdict("no %s lists the file %s: the index is written last, and one that is there is of an earlier save", adopted.HFIndex, name)
+		}
+	}
+	return nil
+}
+
+// Files of the Trainer of transformers. It writes its state last, after the model and the optimizer. Who saves only
+// the model writes no optimizer.
+const (
+	trainerArgs, trainerOptimizer = "training_args.bin", "optimizer.pt"
+	trainerState                  = "trainer_state.json"
+)
+
+// checkTrainer fails if the state of a Trainer is missing, but the optimizer is there.
+func (s *adoptedStep) checkTrainer() error {
+	_, args := s.at[trainerArgs]
+	_, optimizer := s.at[trainerOptimizer]
+	if _, state := s.at[trainerState]; args && optimizer && !state {
+		return verdict("there is no %s, which the Trainer writes after %s: the checkpoint is not complete", trainerState, trainerOptimizer)
+	}
+	return nil
 }
 
 // addTensors adds the tensors of file i that the index lists.

@@ -1,7 +1,6 @@
 package ckpt
 
 import (
-	"bytes"
 	"context"
 	"path"
 	"strconv"
@@ -14,8 +13,8 @@ import (
 // torch.distributed.checkpoint. In the format torch it has a directory for each model rank:
 // mp_rank_TT, mp_rank_TT_PPP, mp_rank_TT_EEE or mp_rank_TT_PPP_EEE, for the tensor, pipeline and expert
 // ranks. Nothing in it says how many there are. So a check finds a rank that is missing between
-// others, and a file that was cut, and not that the last ranks of a dimension are missing: Megatron
-// writes the tracker when all ranks have written.
+// others, and a file that was cut, and not that the last ranks of a dimension are missing. Package adopt
+// compares the directory with the tracker, which Megatron writes when all ranks have written.
 
 // megatronModel are the names of the file that each model rank has.
 var megatronModel = []string{"model_optim_rng.pt", "model_rng.pt"}
@@ -28,9 +27,6 @@ func (s *adoptedStep) checkMegatron(ctx context.Context) error {
 	var ranks modelRanks
 	for i := range s.files {
 		f := &s.files[i]
-		if err := s.checkTorchFile(ctx, i); err != nil {
-			return err
-		}
 		dir, name := path.Split(f.Path)
 		dir = strings.TrimSuffix(dir, "/")
 		if !strings.HasPrefix(dir, "mp_rank_") || strings.Contains(dir, "/") {
@@ -118,38 +114,6 @@ func (r *modelRanks) complete() error {
 		if !r.has[name] {
 			return verdict("%s/%s is missing", name, megatronModel[0])
 		}
-	}
-	return nil
-}
-
-// checkTorchFile checks that a file of torch.save has its end: it is a zip archive, and the record of
-// its end is last. A file of another format is not checked, but it has bytes if it is a .pt file.
-func (s *adoptedStep) checkTorchFile(ctx context.Context, i int) error {
-	const endRecord = 22 // bytes
-	f := &s.files[i]
-	if !strings.HasSuffix(f.Path, ".pt") {
-		return nil
-	}
-	if f.Size == 0 {
-		return verdict("file %s is empty", f.Path)
-	}
-	r, err := s.open(ctx, i)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	head, tail := make([]byte, min(4, f.Size)), make([]byte, min(endRecord, f.Size))
-	if err := r.ReadRange(ctx, head, 0); err != nil {
-		return err
-	}
-	if !bytes.Equal(head, []byte("PK\x03\x04")) {
-		return nil
-	}
-	if err := r.ReadRange(ctx, tail, f.Size-int64(len(tail))); err != nil {
-		return err
-	}
-	if !bytes.HasPrefix(tail, []byte("PK\x05\x06")) {
-		return verdict("file %s is cut short: the end of its archive is missing", f.Path)
 	}
 	return nil
 }

@@ -26,6 +26,11 @@ const (
 	HFModel         = "model.safetensors"
 )
 
+// CompletesDirectory reports whether a framework writes the file of that name last.
+func CompletesDirectory(name string) bool {
+	return name == DCPMetadata || name == MegatronTracker || name == HFIndex
+}
+
 // IndexName is the name of the index in a step's directory. No adopted file gets it.
 const IndexName = "index.moraine"
 

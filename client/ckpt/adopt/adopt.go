@@ -1,5 +1,5 @@
-// Package adopt makes directories that a framework wrote steps of a run. One path through it: Dir asks
-// the service for a job -> the leader clones the files into an unfinished step, and a mover checks that
+// Package adopt makes directories that a framework wrote steps of a run. One path through it: Dir compares
+// the files with the one that is written last (last.go), and asks the service for a job -> the leader clones the files into an unfinished step, and a mover checks that
 // they are a whole checkpoint (package ckpt) -> Dir returns the committed step.
 package adopt
 
@@ -36,6 +36,10 @@ type Options struct {
 	Run    string // path of the run's directory; it is made if it is missing
 	Step   uint64
 	Format Format // empty: the one whose files are there
+	// Complete: the caller knows that all ranks have written, and that nothing writes there. Without it, a
+	// directory of Megatron needs the tracker file above to say so, and no file of dcp or Megatron may
+	// have changed after the one that is written last.
+	Complete bool
 }
 
 // Dir makes the files below the directory dir a committed step, and returns it. No byte is read or
@@ -67,6 +71,11 @@ func makeStep(ctx context.Context, c *client.Client, dir string, o Options) (ckp
 	format, ok := formats[o.Format]
 	if !ok {
 		return ckpt.StepInfo{}, invalid("format %q: it must be dcp, megatron or hf", o.Format)
+	}
+	if !o.Complete {
+		if err := (directory{c, dir}).checkLast(ctx, o.Format); err != nil {
+			return ckpt.StepInfo{}, err
+		}
 	}
 	run := path.Clean("/" + o.Run)
 	if run == "/" {

@@ -23,6 +23,12 @@ of one iteration of Megatron, or safetensors files of Hugging Face (hf). The ste
 bytes of the files, so nothing is read or moved. DIR stays as it is. A directory that is not
 complete, or that changes meanwhile, is not adopted, and the error says what is missing.
 
+A directory of Megatron is complete when latest_checkpointed_iteration.txt beside it names its
+iteration or a later one: Megatron writes that file when all ranks have written. A file that has
+changed after it, or after .metadata of dcp, may belong to a later checkpoint that is half-written
+over this one. If you know that all ranks have written and nothing writes there, for example of a
+directory that was copied, say so with --complete. All other checks are made all the same.
+
 With --always the cluster does so by itself for each directory below DIR whose last file
 appears (.metadata, latest_checkpointed_iteration.txt or model.safetensors.index.json). The
 run is the directory above, and the digits at the end of the directory's name are the step.`,
@@ -34,10 +40,10 @@ run is the directory above, and the digits at the end of the directory's name ar
 			if err != nil {
 				return err
 			}
-			one := cmd.Flags().Changed("run") || cmd.Flags().Changed("step") || cmd.Flags().Changed("format")
+			one := cmd.Flags().Changed("run") || cmd.Flags().Changed("step") || cmd.Flags().Changed("format") || cmd.Flags().Changed("complete")
 			switch {
 			case cmd.Flags().Changed("always") && one:
-				return cli.UsageError("--always sets what happens from now on: it cannot go with --run, --step or --format")
+				return cli.UsageError("--always sets what happens from now on: it cannot go with --run, --step, --format or --complete")
 			case cmd.Flags().Changed("always"):
 				return adoptAlways(cmd.Context(), env, l, always)
 			case run == "" || !cmd.Flags().Changed("step"):
@@ -55,6 +61,7 @@ run is the directory above, and the digits at the end of the directory's name ar
 	f.StringVar(&run, "run", "", "the run; it is made if it is missing")
 	f.Uint64Var(&opts.Step, "step", 0, "number of the step")
 	f.StringVar(&format, "format", "", "dcp, megatron or hf (default: the one whose files are there)")
+	f.BoolVar(&opts.Complete, "complete", false, "all ranks have written and nothing writes there: take it without the word of the file that is written last")
 	f.StringVar(&always, "always", "", "adopt directories below DIR by themselves: those of dcp, megatron or hf; "+
 		"\"never\", also if a directory above says so; \"inherit\" what the directory above says")
 	return cmd

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/adopted"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 )
@@ -41,7 +42,8 @@ func newCpCommand(env *cli.Env) *cobra.Command {
 and not before. It then replaces the file under its name. With --ack memory it appears
 when its bytes are verified in the memory of the chunkservers. They write them to their
 devices at once; "moraine stat" shows when the bytes are there. A file that is copied out
-appears under its name when it is complete.
+appears under its name when it is complete. The files that complete a checkpoint of a framework
+(.metadata, latest_checkpointed_iteration.txt, model.safetensors.index.json) are copied last.
 
 Within a cluster, -r clones a directory whose target does not exist yet. No byte moves,
 symbolic links stay links, and the clone appears when it is complete.`,
@@ -66,6 +68,10 @@ type copier struct {
 	umask    fs.FileMode
 	group    *errgroup.Group
 	bar      *cli.Bar
+
+	// last are the copies of files that complete a directory of a checkpoint. They begin when all others have
+	// ended, so that nobody takes a directory for complete before.
+	last []func(context.Context) error
 
 	saying sync.Mutex // one line at a time
 }
@@ -120,7 +126,15 @@ func copyAll(ctx context.Context, env *cli.Env, args []string, o copyOptions) (e
 			return errors.Join(err, group.Wait())
 		}
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for _, copyOne := range c.last {
+		if err := copyOne(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *copier) isDir(ctx context.Context, l cli.Location) (bool, error) {
@@ -149,6 +163,10 @@ func (c *copier) copy(ctx context.Context, from, to cli.Location) error {
 		return err
 	}
 	if !dir {
+		if adopted.CompletesDirectory(path.Base(filepath.ToSlash(from.Path))) {
+			c.last = append(c.last, func(ctx context.Context) error { return c.copyFile(ctx, from, to) })
+			return nil
+		}
 		c.group.Go(func() error { return c.copyFile(ctx, from, to) })
 		return nil
 	}
