@@ -139,7 +139,7 @@ func TestDeployUnitsAreSound(t *testing.T) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	var copies []string
-	for _, file := range deployFiles(t, 5, ".service") {
+	for _, file := range deployFiles(t, 6, ".service", ".mount") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		name := strings.Replace(filepath.Base(file), "@.service", "@mnt-moraine.service", 1)

@@ -16,7 +16,26 @@ if [ -e "$pid_file" ] && kill -0 "$(cat "$pid_file")" 2>/dev/null; then
 	exit 0
 fi
 rm -f "$socket"
-setsid moraine agent --socket "$socket" --arena-dir "$shm_dir/$name" --arena-memory "$arena_memory" --grace "$grace" --allow-user "$SLURM_JOB_UID" </dev/null >>"$log" 2>&1 &
+
+# mount_arenas gives the job a tmpfs of its own with huge pages, or without where the kernel has none. The agent
+# gives it the size that it needs.
+mount_arenas() {
+	if [ -z "$arena_dir" ] || [ -e "$shm_dir/$name" ]; then
+		return 1
+	fi
+	grep -q "^moraine-arenas $arenas tmpfs " /proc/self/mounts && return
+	mkdir -p "$arenas" || return
+	for huge in ",huge=within_size" ",huge=advise" ""; do
+		mount -t tmpfs -o "size=16m,mode=0700,nosuid,nodev,noexec$huge" moraine-arenas "$arenas" && made=yes && return
+	done
+	rmdir "$arenas"
+	return 1
+}
+arenas=$arena_dir/$name
+made=no
+mount_arenas >>"$log" 2>&1 || arenas=$shm_dir/$name
+
+setsid moraine agent --socket "$socket" --arena-dir "$arenas" --arena-memory "$arena_memory" --grace "$grace" --allow-user "$SLURM_JOB_UID" </dev/null >>"$log" 2>&1 &
 pid=$!
 echo "$pid" >"$pid_file"
 
@@ -28,4 +47,7 @@ done
 echo "moraine: no agent for job $SLURM_JOB_ID on $(hostname): see $log" >&2
 kill -TERM "$pid" 2>/dev/null
 rm -f "$pid_file"
+if [ "$made" = yes ]; then
+	umount -l "$arenas" && rmdir "$arenas"
+fi
 exit 0
