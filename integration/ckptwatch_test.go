@@ -22,12 +22,17 @@ type watched struct {
 		SinceFirst float64   `json:"since_first_seal_seconds"`
 		Missing    []uint32
 		More       uint32 `json:"more_missing"`
+		Ranks      []struct {
+			Rank  uint32
+			Begun time.Time
+		} `json:"missing_ranks"`
 	}
 	Slowest *struct {
 		Step  uint64
 		Begun time.Time
 		Ranks []struct {
 			Rank   uint32
+			Began  float64 `json:"began_seconds"`
 			Sealed float64 `json:"sealed_seconds"`
 			Behind float64 `json:"behind_first_seconds"`
 		}
@@ -63,6 +68,8 @@ func TestWatchNamesSlowRanks(t *testing.T) {
 	require.WithinRange(t, open.FirstSeal, open.Begun, time.Now())
 	require.GreaterOrEqual(t, open.SinceBegun, open.SinceFirst)
 	require.Positive(t, open.SinceFirst)
+	require.Len(t, open.Ranks, 2)
+	require.Zero(t, open.Ranks[0].Begun, "it has not begun")
 	text := works(t, env, "ckpt", "watch", "moraine:///runs/a", "--once")
 	require.Regexp(t, `(?m)^ *1 +1 +2 +\S+ +\S+ +1, 2\s*$`, text)
 
@@ -78,7 +85,9 @@ func TestWatchNamesSlowRanks(t *testing.T) {
 	require.Len(t, w.Slowest.Ranks, 3)
 	for i, rank := range []uint32{1, 2, 0} { // the last first
 		require.Equal(t, rank, w.Slowest.Ranks[i].Rank)
+		require.LessOrEqual(t, w.Slowest.Ranks[i].Began, w.Slowest.Ranks[i].Sealed)
 	}
+	require.Positive(t, w.Slowest.Ranks[0].Began, "rank 1 began last")
 	first := w.Slowest.Ranks[2]
 	require.Zero(t, first.Behind)
 	require.InDelta(t, open.FirstSeal.Sub(open.Begun).Seconds(), first.Sealed, 1e-6)

@@ -111,6 +111,83 @@ func TestAStepThatHasNoRoomIsRefused(t *testing.T) {
 	})
 }
 
+// TestWhenRanksBeganAndSealed: the list of parts says when each rank began and sealed, and what its session has sent
+// meanwhile. A rank that begins again in its session has begun before.
+func TestWhenRanksBeganAndSealed(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		c.fleet(3)
+		a, b := c.open(peer(transport.RoleClient, "c1")), c.open(peer(transport.RoleClient, "c2"))
+		run := a.openRun("r")
+		key := &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: 1}
+		begin := func(k *client, rank uint32) int64 {
+			_, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{Key: key, Rank: rank, World: 2, Bytes: 5 << 20}}})
+			require.NoError(t, err)
+			return time.Now().UnixNano()
+		}
+		parts := func(begun bool) []*wire.Part {
+			resp, err := b.do(&wire.MetaRequest{Op: &wire.MetaRequest_ListParts{ListParts: &wire.ListParts{Key: key, Begun: begun}}})
+			require.NoError(t, err)
+			return resp.GetParts().GetParts()
+		}
+		require.Empty(t, parts(true))
+		first := begin(a, 0)
+		time.Sleep(3 * time.Second)
+		begin(a, 0)
+		second := begin(b, 1)
+		require.Empty(t, parts(false), "none has sealed")
+		all := parts(true)
+		require.Len(t, all, 2)
+		for rank, began := range []int64{first, second} {
+			p := all[rank]
+			require.EqualValues(t, rank, p.Rank)
+			require.InDelta(t, began, p.BegunAt, float64(time.Second))
+			require.Zero(t, p.SealedAt)
+			require.EqualValues(t, 5<<20, p.Reserved)
+			require.Zero(t, p.Sent)
+		}
+		require.NotEqual(t, all[0].Session, all[1].Session)
+
+		const sent = 1 << 20
+		file := a.sends(sent)
+		all = parts(true)
+		require.EqualValues(t, sent, all[0].Sent)
+		require.Zero(t, all[1].Sent)
+		time.Sleep(3 * time.Second)
+		_, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_SealPart{SealPart: &wire.SealPart{Key: key, Digest: make([]byte, 32),
+			Files: []*wire.PartFile{{Inode: file, Name: "a", Size: sent}}}}})
+		require.NoError(t, err)
+		for _, begun := range []bool{false, true} {
+			p := parts(begun)[0]
+			require.InDelta(t, first, p.BegunAt, float64(time.Second))
+			require.InDelta(t, time.Now().UnixNano(), p.SealedAt, float64(time.Second))
+			require.Zero(t, p.Session)
+			require.Zero(t, p.Sent)
+			require.Len(t, p.Files, 1)
+		}
+	})
+}
+
+// sends commits bytes to a file without a name, as a rank does before it seals, and returns the file.
+func (k *client) sends(bytes uint64) (inode uint64) {
+	t := k.c.t
+	t.Helper()
+	g, err := k.grant(1, nil)
+	require.NoError(t, err)
+	resp, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		Parent: root, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Unlinked: true}}})
+	require.NoError(t, err)
+	s := &wire.Stripe{Id: g.Placements[0].Stripe, Scheme: g.Placements[0].Scheme, Version: 1, Length: bytes}
+	for _, d := range g.Placements[0].Devices {
+		s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
+	}
+	inode = resp.GetEntry().Attr.Inode
+	_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: inode,
+		Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe), Stripes: []*wire.Stripe{s},
+		Extents: []*wire.Extent{{Length: bytes, Stripe: s.Id}}}}})
+	require.NoError(t, err)
+	return inode
+}
+
 // TestWhatARankHasSentCountsOnce: bytes that a rank has announced, and has on devices by now, are not
 // announced once more when others compare with the free space.
 func TestWhatARankHasSentCountsOnce(t *testing.T) {
@@ -132,19 +209,7 @@ func TestWhatARankHasSentCountsOnce(t *testing.T) {
 		const announced, sent = 50 << 20, 1 << 20
 		require.NoError(t, begin(a, 0, announced))
 		require.ErrorIs(t, begin(b, 1, room-announced+1), moraine.NoSpace)
-		g, err := a.grant(1, nil)
-		require.NoError(t, err)
-		resp, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
-			Parent: root, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Unlinked: true}}})
-		require.NoError(t, err)
-		s := &wire.Stripe{Id: g.Placements[0].Stripe, Scheme: g.Placements[0].Scheme, Version: 1, Length: sent}
-		for _, d := range g.Placements[0].Devices {
-			s.Chunks = append(s.Chunks, &wire.ChunkState{Device: d, Level: uint32(moraine.NVMe)})
-		}
-		_, err = a.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: resp.GetEntry().Attr.Inode,
-			Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: uint32(moraine.NVMe), Stripes: []*wire.Stripe{s},
-			Extents: []*wire.Extent{{Length: sent, Stripe: s.Id}}}}})
-		require.NoError(t, err)
+		a.sends(sent)
 		require.ErrorIs(t, begin(b, 1, room-announced+sent+1), moraine.NoSpace)
 		require.NoError(t, begin(b, 1, room-announced+sent))
 		require.ErrorIs(t, begin(a, 0, announced+sent), moraine.NoSpace, "its own file is no credit for a rank that begins again")

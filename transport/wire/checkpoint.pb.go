@@ -1411,6 +1411,7 @@ type ListParts struct {
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	After         uint32                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // parts of ranks from this one on
 	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Begun         bool                   `protobuf:"varint,4,opt,name=begun,proto3" json:"begun,omitempty"` // also parts that are not sealed: they have no digest and no files
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1466,11 +1467,23 @@ func (x *ListParts) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListParts) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
 type Part struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
 	Digest        []byte                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	Files         []*PartFile            `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	BegunAt       int64                  `protobuf:"varint,4,opt,name=begun_at,json=begunAt,proto3" json:"begun_at,omitempty"`    // when the rank began, and when it sealed: wall clock, nanoseconds
+	SealedAt      int64                  `protobuf:"varint,5,opt,name=sealed_at,json=sealedAt,proto3" json:"sealed_at,omitempty"` // 0: not yet
+	Session       uint64                 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`                  // of a part that is not sealed; several ranks may share it
+	Reserved      uint64                 `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`                 // what the rank announced; 0 once it has sealed
+	Sent          uint64                 `protobuf:"varint,8,opt,name=sent,proto3" json:"sent,omitempty"`                         // of a part that is not sealed: what the session has in files without a name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1524,6 +1537,41 @@ func (x *Part) GetFiles() []*PartFile {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *Part) GetBegunAt() int64 {
+	if x != nil {
+		return x.BegunAt
+	}
+	return 0
+}
+
+func (x *Part) GetSealedAt() int64 {
+	if x != nil {
+		return x.SealedAt
+	}
+	return 0
+}
+
+func (x *Part) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Part) GetReserved() uint64 {
+	if x != nil {
+		return x.Reserved
+	}
+	return 0
+}
+
+func (x *Part) GetSent() uint64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
 }
 
 type PartsReply struct {
@@ -2373,15 +2421,21 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06groups\x18\x03 \x03(\fR\x06groups\"#\n" +
 	"\vClaimsReply\x12\x14\n" +
-	"\x05ranks\x18\x01 \x03(\rR\x05ranks\"`\n" +
+	"\x05ranks\x18\x01 \x03(\rR\x05ranks\"v\n" +
 	"\tListParts\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\rR\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"`\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05begun\x18\x04 \x01(\bR\x05begun\"\xe2\x01\n" +
 	"\x04Part\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\x12,\n" +
-	"\x05files\x18\x03 \x03(\v2\x16.moraine.wire.PartFileR\x05files\"J\n" +
+	"\x05files\x18\x03 \x03(\v2\x16.moraine.wire.PartFileR\x05files\x12\x19\n" +
+	"\bbegun_at\x18\x04 \x01(\x03R\abegunAt\x12\x1b\n" +
+	"\tsealed_at\x18\x05 \x01(\x03R\bsealedAt\x12\x18\n" +
+	"\asession\x18\x06 \x01(\x06R\asession\x12\x1a\n" +
+	"\breserved\x18\a \x01(\x04R\breserved\x12\x12\n" +
+	"\x04sent\x18\b \x01(\x04R\x04sent\"J\n" +
 	"\n" +
 	"PartsReply\x12(\n" +
 	"\x05parts\x18\x01 \x03(\v2\x12.moraine.wire.PartR\x05parts\x12\x12\n" +

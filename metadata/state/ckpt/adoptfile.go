@@ -83,7 +83,7 @@ func (w *adopting) sealPart(s *record.Step, rank uint32) error {
 	for n, f := range w.Part {
 		files[n] = adopted.File{Name: f.Name, Size: f.Size}
 	}
-	p := &record.Part{Sealed: true, Digest: adopted.Digest(files), Files: w.Part}
+	p := &record.Part{Sealed: true, SealedAt: w.Now, Digest: adopted.Digest(files), Files: w.Part}
 	w.Put(w.K.Part(s.Id, rank), p.Encode())
 	w.Part = nil
 	s.Sealed++

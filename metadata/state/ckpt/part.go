@@ -81,7 +81,7 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	if protects := op.GetProtects(); s.Sealed == 0 || protects < s.Protects {
 		s.Protects = protects
 	}
-	p.Claims = have.Claims
+	p.Claims, p.Begun, p.SealedAt = have.Claims, have.Begun, t.Now
 	s.Sealed++
 	s.LastSeal = t.ClusterTime()
 	t.Del(t.K.SessionStep(t.Session.Id, id, op.GetRank()))
@@ -210,7 +210,7 @@ func queueCheck(t *kvtx.Tx, s *record.Step) error {
 	return err
 }
 
-// ReadParts lists the sealed parts of a checkpoint, by rank.
+// ReadParts lists the sealed parts of a checkpoint by rank, or all that were begun.
 func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := runInScope(v, sc, "list parts", id.Run); err != nil {
@@ -218,19 +218,26 @@ func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaRespo
 	}
 	reply := &wire.PartsReply{}
 	limit := tree.PageLimit(op.GetLimit())
+	sent := sentSoFar{v: v, by: map[moraine.SessionID]uint64{}, left: maxSentLook}
 	err := v.Each(v.K.Part(id, op.GetAfter()), kvtx.PrefixEnd(v.K.Parts(id)), func(key, value []byte) (bool, error) {
 		var p record.Part
 		if err := p.Decode(value); err != nil {
 			return false, err
 		}
-		if !p.Sealed {
+		if !p.Sealed && !op.GetBegun() {
 			return true, nil
 		}
 		if reply.More = len(reply.Parts) == limit; reply.More {
 			return false, nil
 		}
-		reply.Parts = append(reply.Parts, p.ToWire(binary.BigEndian.Uint32(key[len(key)-4:])))
-		return true, nil
+		part := p.ToWire(binary.BigEndian.Uint32(key[len(key)-4:]))
+		reply.Parts = append(reply.Parts, part)
+		if p.Sealed {
+			return true, nil
+		}
+		var err error
+		part.Sent, err = sent.of(p.Session)
+		return true, err
 	})
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Parts{Parts: reply}}, err
 }

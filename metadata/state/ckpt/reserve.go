@@ -51,7 +51,33 @@ func ReservedBytes(v *kvtx.View, op *wire.BeginStep) (uint64, error) {
 	return c[record.CReserved] - p.Reserved, nil
 }
 
-// maxSentLook bounds the ranks at which SentBytes looks.
+// sentSoFar reads how many bytes sessions have in files that have no name yet.
+type sentSoFar struct {
+	v    *kvtx.View
+	by   map[moraine.SessionID]uint64
+	left int // files that it may still look at
+}
+
+// of returns the bytes of a session, or those of the first files of many.
+func (s *sentSoFar) of(session moraine.SessionID) (uint64, error) {
+	if n, known := s.by[session]; known {
+		return n, nil
+	}
+	var n uint64
+	err := s.v.EachIn(s.v.K.SessionInodes(session), func(key, _ []byte) (bool, error) {
+		i, err := tree.ReadInode(s.v, moraine.InodeID(binary.BigEndian.Uint64(key[len(key)-8:])))
+		if err != nil {
+			return false, err
+		}
+		n += uint64(i.Size)
+		s.left--
+		return s.left > 0, nil
+	})
+	s.by[session] = n
+	return n, err
+}
+
+// maxSentLook bounds the ranks at which SentBytes looks, and the files of sentSoFar.
 const maxSentLook = 4096
 
 // SentBytes returns how much of what ReservedBytes counts is on devices already: the ranks that have

@@ -122,9 +122,12 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		if p != nil && p.Session != t.Session.Id {
 			t.Del(t.K.SessionStep(p.Session, id, op.GetRank()))
 		}
-		next := &record.Part{Session: t.Session.Id}
+		next := &record.Part{Session: t.Session.Id, Begun: t.Now}
 		if p != nil {
 			next.Reserved, next.Claims = p.Reserved, p.Claims
+		}
+		if p != nil && p.Session == next.Session {
+			next.Begun = p.Begun
 		}
 		if err := reserve(t, s, next, op.GetBytes()); err != nil {
 			return nil, err

@@ -11,6 +11,8 @@ import (
 // Part is one rank's part of a checkpoint.
 type Part struct {
 	Session moraine.SessionID // the session that began it
+	// Begun is when that session began it, SealedAt when it sealed; 0: not yet. Wall clock.
+	Begun, SealedAt int64
 	// Reserved is how many bytes it announced that it will write at most. It is 0 once sealed.
 	Reserved uint64
 	// Claims is how many groups of slices it was the first to claim.
@@ -40,11 +42,13 @@ func (p *Part) Decode(b []byte) error { return p.fields(decoder(b)).End("part") 
 func (p *Part) fields(c *codec) *codec {
 	c.version(partVersion)
 	fixed64(c, &p.Session)
+	fixed64(c, &p.Begun)
 	uvarint(c, &p.Reserved)
 	uvarint(c, &p.Claims)
 	if c.bool(&p.Sealed); !p.Sealed {
 		return c
 	}
+	fixed64(c, &p.SealedAt)
 	c.array(p.Digest[:])
 	partFiles(c, &p.Files)
 	return c
@@ -69,7 +73,12 @@ func (p *Part) Equal(o *Part) bool { return p.Digest == o.Digest && slices.Equal
 
 // ToWire returns the wire form.
 func (p *Part) ToWire(rank uint32) *wire.Part {
-	w := &wire.Part{Rank: rank, Digest: p.Digest[:]}
+	w := &wire.Part{Rank: rank, BegunAt: p.Begun, SealedAt: p.SealedAt}
+	if !p.Sealed {
+		w.Session, w.Reserved = uint64(p.Session), p.Reserved
+		return w
+	}
+	w.Digest = p.Digest[:]
 	for _, f := range p.Files {
 		w.Files = append(w.Files, &wire.PartFile{Inode: uint64(f.Inode), Name: f.Name, Crc: f.Crc, Size: f.Size})
 	}

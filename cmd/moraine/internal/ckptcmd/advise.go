@@ -21,8 +21,11 @@ type adviseFlags struct {
 	// agent is the socket of an agent that has measured stall and restore; drill measures the restore now.
 	agent string
 	drill bool
-	// measured says where figures come from that no flag gives.
+	// planned are attempts that followed no failure.
+	planned []uint
+	// measured says where figures come from that no flag gives, and launches from which MTBF is.
 	measured []string
+	launches []launch
 }
 
 func newCkptAdviseCommand(env *cli.Env) *cobra.Command {
@@ -39,7 +42,8 @@ With RUN it takes what is not given from what was measured, says so, and names t
 what was not. It also shows how often the run saves now, and the goodput of that.
 
 --mtbf is the mean time between failures of the job: with RUN, between its launches, if there
-were several. --stall is the time that the trainers stand still for one save: with RUN, the mean
+were several. Nothing records why a launch ended. The output says which attempts count as
+failures; name with --planned those that were planned restarts. --stall is the time that the trainers stand still for one save: with RUN, the mean
 that the agent of this node has measured. --restore is the time from a failure until the job
 trains again: with RUN, the mean that the agent has measured of trainers that restore through
 it, or with --drill the time in which this command restores the newest step into memory, and
@@ -63,12 +67,13 @@ verifies it. Both lack the time in which the job starts again.`,
 				return err
 			}
 			a := adviceOf(m, now)
-			a.Measured = o.measured
+			a.Measured, a.Launches = o.measured, o.launches
 			return printAdvice(env, a)
 		},
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.mtbf, "mtbf", 0, "mean time between failures of the whole job")
+	f.UintSliceVar(&o.planned, "planned", nil, "attempts of RUN that were planned restarts, and followed no failure")
 	f.DurationVar(&o.stall, "stall", 0, "how long the trainers stand still for one save")
 	f.DurationVar(&o.restore, "restore", 0, "time from a failure until the job trains again")
 	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, with --node-mtbf instead of --mtbf")
@@ -88,6 +93,8 @@ func (o *adviseFlags) check(cmd *cobra.Command, hasRun bool) error {
 		return cli.UsageError("give --restore or --drill, not both")
 	case given("agent") && given("stall") && (given("restore") || o.drill):
 		return cli.UsageError("--agent measures what no other flag gives: leave it out")
+	case given("planned") && (given("mtbf") || given("nodes") || !hasRun):
+		return cli.UsageError("--planned is for a mean time between failures that is measured: name RUN, and give neither --mtbf nor --nodes")
 	case hasRun:
 		return nil
 	case o.agent != "" || o.drill:
@@ -133,6 +140,7 @@ type advice struct {
 	Steps       int              `json:"observed_steps,omitempty"`
 	StepTime    float64          `json:"step_seconds,omitempty"`
 	Measured    []string         `json:"measured,omitempty"`
+	Launches    []launch         `json:"launches,omitempty"` // from which MTBF is
 	Assumptions []string         `json:"assumptions"`
 }
 

@@ -40,11 +40,19 @@ func TestObserved(t *testing.T) {
 	at := func(attempt uint32, step uint64, minute int) ckpt.StepInfo {
 		return ckpt.StepInfo{Attempt: attempt, Step: step, CommittedAt: time.Unix(0, 0).Add(time.Duration(minute) * time.Minute)}
 	}
-	require.Zero(t, observe(nil))
-	require.Zero(t, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10)}).mtbf(), "one launch")
-	require.Equal(t, observed{steps: 1, launches: 1, span: 500 * time.Minute}, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10), at(2, 30, 500)}))
-	o := observe([]ckpt.StepInfo{at(1, 10, 0), at(3, 10, 100), at(3, 20, 120), at(3, 21, 135), at(3, 31, 300)})
-	require.Equal(t, observed{gap: 20 * time.Minute, steps: 4, perStep: 15 * time.Minute, launches: 2, span: 300 * time.Minute}, o)
+	require.Zero(t, observe(nil, nil))
+	require.Zero(t, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10)}, nil).mtbf(), "one launch")
+	second := launch{Attempt: 2, FirstCommit: at(2, 30, 500).CommittedAt, Failure: true}
+	require.Equal(t, observed{steps: 1, launches: []launch{second}, span: 500 * time.Minute}, observe([]ckpt.StepInfo{at(1, 10, 0), at(1, 20, 10), at(2, 30, 500)}, nil))
+	three := []ckpt.StepInfo{at(1, 10, 0), at(3, 10, 100), at(3, 20, 120), at(3, 21, 135), at(3, 31, 300)}
+	o := observe(three, nil)
+	launches := []launch{{Attempt: 2, Failure: true}, {Attempt: 3, FirstCommit: at(3, 10, 100).CommittedAt, Failure: true}}
+	require.Equal(t, observed{gap: 20 * time.Minute, steps: 4, perStep: 15 * time.Minute, launches: launches, span: 300 * time.Minute}, o)
+	require.Contains(t, o.counted(), "As failures count the starts of attempts 2, 3.")
+	planned := observe(three, []uint{2})
+	require.Equal(t, 300*time.Minute, planned.mtbf(), "a planned restart is no failure")
+	require.Contains(t, planned.counted(), "the starts of attempts 3. Attempts 2 do not: they were planned.")
+	require.Zero(t, observe(three, []uint{2, 3}).mtbf())
 	require.Equal(t, 150*time.Minute, o.mtbf(), "the launch that has no step counts")
 	o.perStep = time.Second
 	a := adviceOf(goodput.Model{MTBF: 4 * time.Hour, Stall: 2 * time.Second, Restore: 90 * time.Second}, o)

@@ -39,14 +39,21 @@ func (o *adviseFlags) measure(cmd *cobra.Command, env *cli.Env, args []string) (
 	if err != nil {
 		return now, err
 	}
+	for _, attempt := range o.planned {
+		if !slices.ContainsFunc(now.launches, func(l launch) bool { return uint(l.Attempt) == attempt }) {
+			return now, cli.UsageError("--planned %d: no launch of the run that is left, or its first one. `moraine ckpt ls` shows the attempts", attempt)
+		}
+	}
 	if mtbf && now.mtbf() <= 0 {
-		lacks = append(lacks, "--mtbf of the whole job, or --nodes and --node-mtbf (the run has committed steps of one launch only)")
+		why := "the run has committed steps of one launch only"
+		if len(now.launches) > 0 {
+			why = "all its launches were planned"
+		}
+		lacks = append(lacks, "--mtbf of the whole job, or --nodes and --node-mtbf ("+why+")")
 	}
 	if mtbf {
-		o.mtbf = now.mtbf()
-		o.measured = append(o.measured, fmt.Sprintf(
-			"The mean time between failures is that between launches: %s after the first one, in %v from the first commit that is left to the last. Planned restarts count too, and a few launches say little.",
-			cli.Are(now.launches, "launch", "launches"), now.span.Round(time.Second)))
+		o.mtbf, o.launches = now.mtbf(), now.launches
+		o.measured = append(o.measured, now.counted())
 	}
 	if err = lacking(lacks); err == nil && o.drill {
 		err = o.restoreOf(cmd.Context(), env, args[0])
@@ -73,7 +80,7 @@ func (o *adviseFlags) ofRecords(ctx context.Context, env *cli.Env, l cli.Locatio
 	if err != nil {
 		return observed{}, cli.Named(err, l, run.ID())
 	}
-	return observe(steps), nil
+	return observe(steps, o.planned), nil
 }
 
 // ofAgent takes the mean stall and the mean restore of a run from the agent, and returns the flags for what

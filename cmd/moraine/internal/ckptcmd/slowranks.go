@@ -14,9 +14,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// When the ranks of a step sealed their parts, as far as the metadata has it: its entry that makes the
-// step's directory is the begin of the first rank, and the entry of a seal sets the change time of the
-// part's files, which nothing changes afterwards. When each rank began is not recorded.
+// The service records when each rank began and sealed its part. The begin of the first rank makes the step's
+// directory. What a rank has sent is what its session has in files without a name: several ranks of one node
+// may share a session.
 
 // maxShownRanks bounds the ranks that are named of one step.
 const maxShownRanks = 10
@@ -33,9 +33,22 @@ type waiting struct {
 	// SinceBegun and SinceFirstSeal are how long each missing rank has let the others wait.
 	SinceBegun     float64 `json:"since_begun_seconds"`
 	SinceFirstSeal float64 `json:"since_first_seal_seconds,omitempty"`
-	// Missing are the first ranks that have not sealed, More how many more there are.
-	Missing []uint32 `json:"missing"`
-	More    uint32   `json:"more_missing"`
+	// Missing are the ranks that have not sealed, the slowest first, More how many more there are.
+	Missing []uint32      `json:"missing"`
+	More    uint32        `json:"more_missing"`
+	Ranks   []missingRank `json:"missing_ranks"`
+}
+
+// missingRank is a rank that has not sealed its part of an open step.
+type missingRank struct {
+	Rank uint32 `json:"rank"`
+	// Begun is when it began; absent: it has not.
+	Begun      time.Time `json:"begun,omitzero"`
+	SinceBegun float64   `json:"since_begun_seconds,omitempty"`
+	// Sent and Announced are bytes of the ranks of this step that share its session, and have not sealed.
+	Sent      uint64 `json:"sent_bytes,omitempty"`
+	Announced uint64 `json:"announced_bytes,omitempty"`
+	Sharing   int    `json:"ranks_of_session,omitempty"`
 }
 
 // slowest is a committed step, and its ranks that sealed last.
@@ -52,17 +65,17 @@ type slowest struct {
 // slowRank is a rank of a committed step.
 type slowRank struct {
 	Rank uint32 `json:"rank"`
-	// Sealed is when it sealed, in seconds after Begun, and Behind after the first rank's seal.
+	// Began and Sealed are when it began and sealed, in seconds after Begun, and Behind after the first
+	// rank's seal.
+	Began  float64 `json:"began_seconds"`
 	Sealed float64 `json:"sealed_seconds"`
 	Behind float64 `json:"behind_first_seconds"`
 }
 
-// sealTimes reads when ranks sealed. It keeps what cannot change. One goroutine uses it.
+// sealTimes reads when ranks began and sealed. It keeps what cannot change. One goroutine uses it.
 type sealTimes struct {
-	c *client.Client
-	// first has the first seal of open steps, by the inode of the step's directory.
-	first map[moraine.InodeID]time.Time
-	last  *slowest
+	c    *client.Client
+	last *slowest
 }
 
 // waitingOf describes an open step; nil if it has been sealed or aborted since.
@@ -81,32 +94,78 @@ func (t *sealTimes) waitingOf(ctx context.Context, s ckpt.StepInfo, now time.Tim
 }
 
 // waits describes an open step.
-func (t *sealTimes) waits(ctx context.Context, s ckpt.StepInfo, now time.Time) (w *waiting, err error) {
-	w = &waiting{Step: s.Step, Attempt: s.Attempt, World: s.World, Sealed: s.Sealed, Missing: s.Missing[:min(len(s.Missing), maxShownRanks)]}
-	w.More = s.World - s.Sealed - uint32(len(w.Missing))
-	if w.Begun, err = t.begun(ctx, s.Dir); err != nil {
-		return w, err
+func (t *sealTimes) waits(ctx context.Context, s ckpt.StepInfo, now time.Time) (*waiting, error) {
+	begun, err := t.begun(ctx, s.Dir)
+	if err != nil {
+		return nil, err
 	}
+	parts, err := t.partsOf(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	w := missingOf(parts, s.World, now)
+	w.Step, w.Attempt, w.World, w.Begun = s.Step, s.Attempt, s.World, begun
 	w.SinceBegun = max(now.Sub(w.Begun).Seconds(), 0)
-	if s.Sealed == 0 {
-		return w, nil
-	}
-	first, known := t.first[s.Dir]
-	if !known {
-		for e, err := range t.c.Inodes().ReadDir(ctx, s.Dir) {
-			if err != nil {
-				return w, err
+	return w, nil
+}
+
+// missingOf says which ranks have not sealed: first those that have not begun, then those that began last.
+func missingOf(parts []*wire.Part, world uint32, now time.Time) *waiting {
+	w := &waiting{Missing: []uint32{}, Ranks: []missingRank{}}
+	at := make([]*wire.Part, world)
+	ofSession := map[uint64]*missingRank{} // what its ranks that have not sealed have in common
+	for _, p := range parts {
+		if p.GetRank() >= world {
+			continue
+		}
+		at[p.GetRank()] = p
+		if sealed := p.GetSealedAt(); sealed != 0 {
+			w.Sealed++
+			if first := time.Unix(0, sealed); w.FirstSeal.IsZero() || first.Before(w.FirstSeal) {
+				w.FirstSeal, w.SinceFirstSeal = first, max(now.Sub(first).Seconds(), 0)
 			}
-			if at := e.Attr.ChangeTime(); first.IsZero() || at.Before(first) {
-				first = at
+			continue
+		}
+		m := ofSession[p.GetSession()]
+		if m == nil {
+			m = &missingRank{Sent: p.GetSent()}
+			ofSession[p.GetSession()] = m
+		}
+		m.Announced += p.GetReserved()
+		m.Sharing++
+	}
+	for rank, p := range at {
+		m := missingRank{Rank: uint32(rank)}
+		switch {
+		case p == nil:
+		case p.GetSealedAt() != 0:
+			continue
+		default:
+			m = *ofSession[p.GetSession()]
+			m.Rank, m.Begun = uint32(rank), time.Unix(0, p.GetBegunAt())
+			m.SinceBegun = max(now.Sub(m.Begun).Seconds(), 0)
+			if m.Announced > 0 {
+				m.Sent = min(m.Sent, m.Announced) // the session may have other files
 			}
 		}
-		t.first[s.Dir] = first
+		w.Ranks = append(w.Ranks, m)
 	}
-	if !first.IsZero() { // the parts may have no files
-		w.FirstSeal, w.SinceFirstSeal = first, max(now.Sub(first).Seconds(), 0)
+	slices.SortFunc(w.Ranks, func(a, b missingRank) int {
+		if a.Begun.IsZero() != b.Begun.IsZero() {
+			if a.Begun.IsZero() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(b.Begun.Compare(a.Begun), cmp.Compare(a.Rank, b.Rank))
+	})
+	shown := min(len(w.Ranks), maxShownRanks)
+	w.More = uint32(len(w.Ranks) - shown)
+	w.Ranks = w.Ranks[:shown]
+	for _, m := range w.Ranks {
+		w.Missing = append(w.Missing, m.Rank)
 	}
-	return w, nil
+	return w
 }
 
 // begun returns when a step's directory was made: nothing changes its access time.
@@ -130,47 +189,40 @@ func (t *sealTimes) slowestOf(ctx context.Context, s ckpt.StepInfo) (*slowest, e
 	if err != nil {
 		return nil, err
 	}
-	sealed, err := t.sealsOf(ctx, s)
-	if err != nil || len(sealed) == 0 {
+	parts, err := t.partsOf(ctx, s)
+	if err != nil || len(parts) == 0 {
 		return nil, err
 	}
-	t.last = slowestRanks(s, begun, sealed)
+	t.last = slowestRanks(s, begun, parts)
 	return t.last, nil
 }
 
-// sealsOf returns when each rank of a step sealed. A part without files has no time.
-func (t *sealTimes) sealsOf(ctx context.Context, s ckpt.StepInfo) (map[uint32]time.Time, error) {
-	at := map[moraine.InodeID]time.Time{}
-	for e, err := range t.c.Inodes().ReadDir(ctx, s.Dir) {
-		if err != nil {
-			return nil, err
-		}
-		at[e.Attr.Inode()] = e.Attr.ChangeTime()
-	}
-	out := map[uint32]time.Time{}
+// partsOf returns the parts of a step that its ranks have begun.
+func (t *sealTimes) partsOf(ctx context.Context, s ckpt.StepInfo) (out []*wire.Part, err error) {
 	for after := uint32(0); ; {
 		resp, err := rawclient.Of(t.c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListParts{ListParts: &wire.ListParts{
-			Key: keyToWire(client.StepKey{Run: s.Run, Attempt: s.Attempt, Step: s.Step}), After: after, Limit: 1000}}})
+			Key: keyToWire(client.StepKey{Run: s.Run, Attempt: s.Attempt, Step: s.Step}), After: after, Limit: 1000, Begun: true}}})
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range resp.GetParts().GetParts() {
+		page := resp.GetParts().GetParts()
+		for _, p := range page {
 			after = p.GetRank() + 1
-			if files := p.GetFiles(); len(files) > 0 {
-				out[p.GetRank()] = at[moraine.InodeID(files[0].GetInode())]
-			}
+			p.Files = nil // of many ranks they take much memory
 		}
-		if !resp.GetParts().GetMore() || len(resp.GetParts().GetParts()) == 0 {
+		out = append(out, page...)
+		if !resp.GetParts().GetMore() || len(page) == 0 {
 			return out, nil
 		}
 	}
 }
 
 // slowestRanks sorts the ranks of a step by when they sealed.
-func slowestRanks(s ckpt.StepInfo, begun time.Time, sealed map[uint32]time.Time) *slowest {
-	ranks := make([]slowRank, 0, len(sealed))
-	for rank, at := range sealed {
-		ranks = append(ranks, slowRank{Rank: rank, Sealed: max(at.Sub(begun).Seconds(), 0)})
+func slowestRanks(s ckpt.StepInfo, begun time.Time, parts []*wire.Part) *slowest {
+	after := func(at int64) float64 { return max(time.Unix(0, at).Sub(begun).Seconds(), 0) }
+	ranks := make([]slowRank, 0, len(parts))
+	for _, p := range parts {
+		ranks = append(ranks, slowRank{Rank: p.GetRank(), Began: after(p.GetBegunAt()), Sealed: after(p.GetSealedAt())})
 	}
 	slices.SortFunc(ranks, func(a, b slowRank) int { return cmp.Or(cmp.Compare(b.Sealed, a.Sealed), cmp.Compare(a.Rank, b.Rank)) })
 	out := &slowest{Step: s.Step, Attempt: s.Attempt, World: s.World, Begun: begun, Median: ranks[len(ranks)/2].Sealed}

@@ -42,10 +42,12 @@ func newCkptWatchCommand(env *cli.Env) *cobra.Command {
 and what a crash now would lose if only that level survived it. "lost steps" counts up to the
 newest step that a rank has begun to save, and "lost time" from the commit of the level's step.
 
-Of an open step it names the ranks that have not sealed, ten at most, and how long the others
-have waited for them: since the first rank has begun, and since the first one has sealed. Of the
-newest committed step it shows the ten ranks that sealed last. These times are of the clocks of
-the metadata servers.
+Of an open step it names the ranks that have not sealed, ten at most: first those that have not
+begun, then those that began last. It shows how long the others have waited: since the first rank
+has begun, and since the first one has sealed; and of each such rank when it began, and how many
+bytes it has sent to the cluster. Ranks of one node that save through its agent share one count.
+Of the newest committed step it shows the ten ranks that sealed last: when each began and sealed.
+These times are of the clocks of the metadata servers.
 
 The view is printed again when something has changed, and each 10 s while ranks are missing,
 until the command is interrupted. On a terminal it replaces the one before. With --json each
@@ -82,7 +84,7 @@ func ckptWatch(ctx context.Context, env *cli.Env, arg string, o watchFlags) erro
 	defer c.Close()
 	ticker := time.NewTicker(o.every)
 	defer ticker.Stop()
-	times := sealTimes{c: c.Client, first: map[moraine.InodeID]time.Time{}}
+	times := sealTimes{c: c.Client}
 	var last []byte
 	var printed time.Time
 	for {

@@ -35,7 +35,12 @@ func (s runState) withoutTime() ([]byte, error) {
 	}
 	s.Waiting = slices.Clone(s.Waiting)
 	for n := range s.Waiting {
-		s.Waiting[n].SinceBegun, s.Waiting[n].SinceFirstSeal = 0, 0
+		w := &s.Waiting[n]
+		w.SinceBegun, w.SinceFirstSeal = 0, 0
+		w.Ranks = slices.Clone(w.Ranks)
+		for m := range w.Ranks {
+			w.Ranks[m].SinceBegun, w.Ranks[m].Sent = 0, 0
+		}
 	}
 	return json.Marshal(s)
 }
@@ -87,6 +92,37 @@ func (s runState) printWaiting(env *cli.Env) {
 	}
 	cli.PrintTable(env.Out, table.Row{"open step", "attempt", "not sealed", "since begin", "since first seal", "ranks"}, rows)
 	fmt.Fprintln(env.Out)
+	rows = nil
+	for _, w := range s.Waiting {
+		for _, r := range w.Ranks {
+			if len(rows) < maxShownRanks { // one screen
+				rows = append(rows, table.Row{w.Step, r.Rank, r.begun(), r.sent()})
+			}
+		}
+	}
+	cli.PrintTable(env.Out, table.Row{"open step", "rank", "began", "sent"}, rows)
+	fmt.Fprintln(env.Out)
+}
+
+func (r missingRank) begun() string {
+	if r.Begun.IsZero() {
+		return "not yet"
+	}
+	return inSeconds(r.SinceBegun).String() + " ago"
+}
+
+func (r missingRank) sent() string {
+	if r.Begun.IsZero() {
+		return ""
+	}
+	text := cli.Size(r.Sent)
+	if r.Announced > 0 {
+		text += " of " + cli.Size(r.Announced)
+	}
+	if r.Sharing > 1 {
+		text += fmt.Sprintf(" (of %d ranks)", r.Sharing)
+	}
+	return text
 }
 
 // print prints the ranks that sealed last; of nil it prints nothing.
@@ -96,10 +132,10 @@ func (s *slowest) print(env *cli.Env) {
 	}
 	rows := make([]table.Row, len(s.Ranks))
 	for n, r := range s.Ranks {
-		rows[n] = table.Row{r.Rank, inSeconds(r.Sealed), inSeconds(r.Behind)}
+		rows[n] = table.Row{r.Rank, inSeconds(r.Began), inSeconds(r.Sealed), inSeconds(r.Behind)}
 	}
 	fmt.Fprintf(env.Out, "step %d (attempt %d): half of the %d ranks had sealed after %s; the slowest:\n", s.Step, s.Attempt, s.World, inSeconds(s.Median))
-	cli.PrintTable(env.Out, table.Row{"rank", "sealed after", "behind the first"}, rows)
+	cli.PrintTable(env.Out, table.Row{"rank", "began after", "sealed after", "behind the first"}, rows)
 	fmt.Fprintln(env.Out)
 }
 
