@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,12 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 		for _, f := range files {
 			_ = f.Close() // a trainer has none to give
 		}
+		if wrong := new(json.UnmarshalTypeError); c.greeted && errors.As(err, &wrong) { // all of the frame was read
+			err = c.send(&agentproto.Reply{Error: agentproto.ErrorOf(c.invalid("%s is %s: no value of the field can be that", wrong.Field, wrong.Value))}, nil)
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 				a.log.Info("connection ended", "uid", uid, "err", err)
@@ -164,6 +171,8 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 		reply.Hello, err = c.hello(req.Hello)
 	case !c.greeted:
 		err = c.invalid("the first request of a connection is hello")
+	case req.Check() != nil:
+		err = req.Check()
 	case req.Open != nil:
 		reply.Open, err = c.open(ctx, req.Open)
 	case req.Begin != nil:

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -206,7 +207,54 @@ func TestALengthPastEveryBoundIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "--arena-memory")
 	}
 	require.Zero(t, n.used())
-	require.NoError(t, p.ask(&agentproto.Request{Push: &agentproto.Push{DeadlineMillis: math.MaxInt64}}))
+	require.NoError(t, p.ask(&agentproto.Request{Push: &agentproto.Push{DeadlineMillis: agentproto.MaxWaitMillis}}))
+}
+
+// TestNumbersPastTheirBounds: each time and each count of a request has a bound. What is past it, negative, or no
+// number of its kind, is an error of the request, and the connection goes on.
+func TestNumbersPastTheirBounds(t *testing.T) {
+	n := newNode(t, 8<<20)
+	n.start(0)
+	p := n.peer(runPath, "one", 1)
+	require.Equal(t, wire.MaxSealTimeoutMillis, agentproto.MaxSealTimeoutMillis)
+	for _, req := range []string{
+		`{"begin":{"step":1,"bytes":1000,"seal_timeout_ms":-1}}`,
+		`{"begin":{"step":1,"bytes":1000,"seal_timeout_ms":604800001}}`,
+		`{"begin":{"step":1,"bytes":1000,"seal_timeout_ms":9223372036854775807}}`,
+		`{"begin":{"step":1,"bytes":1000,"seal_timeout_ms":9223372036854775808}}`,
+		`{"begin":{"step":1,"bytes":1000,"seal_timeout_ms":1e300}}`,
+		`{"begin":{"step":1,"bytes":1000,"reserve":-1}}`,
+		`{"begin":{"step":1,"bytes":1000,"reserve":1125899906842625}}`,
+		`{"begin":{"step":1,"bytes":-1}}`,
+		`{"begin":{"step":1,"bytes":0}}`,
+		`{"begin":{"step":-1,"bytes":1000}}`,
+		`{"begin":{"step":18446744073709551616,"bytes":1000}}`,
+		`{"open":{"run":"/runs/b","rank":4294967296,"world":1,"launch":"one"}}`,
+		`{"open":{"run":"/runs/b","world":1,"launch":"one","bytes":-1}}`,
+		`{"open":{"run":"/runs/b","world":1,"launch":"one","restart":-1}}`,
+		`{"wait":{"run":"/runs/a","attempt":1,"step":1,"level":"nvme","timeout_ms":-1}}`,
+		`{"wait":{"run":"/runs/a","attempt":1,"step":1,"level":"nvme","timeout_ms":9223372036854775807}}`,
+		`{"push":{"deadline_ms":-1}}`,
+		`{"push":{"deadline_ms":9223372036854775807}}`,
+		`{"tensors":{"limit":-1}}`,
+		`{"fetch":{"bytes":-1}}`,
+		`{"list":{"path":"/","limit":-1}}`,
+		`{"fetch_file":{"path":"/a","offset":-1,"bytes":10}}`,
+		`{"fetch_file":{"path":"/a","offset":0,"bytes":-1}}`,
+		`{"create":{"path":"/a","bytes":-1}}`,
+		`{"append":{"bytes":-1}}`,
+	} {
+		var raw json.RawMessage = []byte(req)
+		require.NoError(t, p.conn.Send(raw), req)
+		var reply agentproto.Reply
+		files, err := p.conn.Receive(&reply)
+		require.NoError(t, err, "the connection goes on after %s", req)
+		require.Empty(t, files)
+		require.ErrorIs(t, reply.Err(), moraine.InvalidArgument, req)
+	}
+	require.Zero(t, n.used())
+	require.NoError(t, p.ask(&agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1000, SealTimeoutMillis: agentproto.MaxSealTimeoutMillis}}))
+	require.NoError(t, p.ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 1}}))
 }
 
 // TestAnAgentRefusesWhatIsNotItsOwn: an agent uses no directory that others can write to, replaces

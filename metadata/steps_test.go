@@ -3,6 +3,7 @@ package metadata_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -108,6 +109,34 @@ func TestAStepThatHasNoRoomIsRefused(t *testing.T) {
 		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_AbortStep{AbortStep: &wire.AbortStep{Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: 1}}}})
 		require.NoError(t, err)
 		require.NoError(t, begin(2, 0, 900<<30))
+	})
+}
+
+// TestTimesPastTheirBounds: a step that would wait for its ranks for years, and a policy that keeps steps for
+// millennia, are refused.
+func TestTimesPastTheirBounds(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		c.fleet(3)
+		a := c.open(peer(transport.RoleClient, "c1"))
+		run := a.openRun("r")
+		begin := func(step, timeout uint64) error {
+			_, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
+				Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: step}, World: 1, SealTimeoutMillis: timeout}}})
+			return err
+		}
+		require.NoError(t, begin(1, wire.MaxSealTimeoutMillis))
+		keep := func(millis uint64) error {
+			policy := &wire.Policy{Checkpoint: &wire.CheckpointPolicy{Levels: []*wire.LevelPolicy{{Level: uint32(moraine.NVMe), KeepMillis: millis}}}}
+			_, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: run.Id, Policy: policy}}})
+			return err
+		}
+		require.NoError(t, keep(wire.MaxKeepMillis))
+		for _, past := range []uint64{1, math.MaxInt64, math.MaxUint64 - wire.MaxKeepMillis} {
+			err := begin(2, wire.MaxSealTimeoutMillis+past)
+			require.ErrorIs(t, err, moraine.InvalidArgument)
+			require.ErrorContains(t, err, "604800000 ms for the next seal at most")
+			require.ErrorIs(t, keep(wire.MaxKeepMillis+past), moraine.InvalidArgument)
+		}
 	})
 }
 

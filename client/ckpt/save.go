@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/client/ckpt/busy"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // BeginOptions are the options of one save.
 type BeginOptions struct {
 	// SealTimeout aborts the step if no rank has sealed its part for this long. All ranks should
-	// use the same value. Default 10 min.
+	// use the same value. Default 10 min; at most a week; whole milliseconds count.
 	SealTimeout time.Duration
 	// Level is where the service has the part's bytes when it accepts them: memory, of as many
 	// hosts as the scheme has chunks, or nvme. From memory they go on to nvme by themselves, but only
@@ -35,7 +37,7 @@ type BeginOptions struct {
 	Lent bool
 }
 
-const defaultSealTimeout = 10 * time.Minute
+const defaultSealTimeout, maxSealTimeout = 10 * time.Minute, wire.MaxSealTimeoutMillis * time.Millisecond
 
 // Part is one rank's part of one step, from Begin until it is written after Seal. One goroutine
 // calls AddTensor, AddBlob and Seal; any goroutine may call the other methods.
@@ -88,7 +90,7 @@ type stagedBlob struct {
 // and Seal, unless BeginOptions.Lent is set; more may be written to the cluster meanwhile. Begin
 // does not keep ctx.
 func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part, error) {
-	if opts.SealTimeout <= 0 {
+	if opts.SealTimeout == 0 {
 		opts.SealTimeout = defaultSealTimeout
 	}
 	s := &Part{run: r, step: step, opts: opts, stage: stage{arena: r.arena, metrics: r.opts.Metrics},
@@ -99,6 +101,10 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
+	case opts.SealTimeout < time.Millisecond || opts.SealTimeout > maxSealTimeout:
+		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("a seal timeout of %v: it must be from 1 ms to %v", opts.SealTimeout, maxSealTimeout))
+	case opts.Bytes < 0 || opts.Bytes > agentproto.MaxReserve:
+		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("a part of %d bytes: it must be from 0 to %d", opts.Bytes, agentproto.MaxReserve))
 	case opts.Level != 0 && opts.Level != moraine.Memory && opts.Level != moraine.NVMe:
 		return nil, invalid("ckpt.Begin", s.ref(), fmt.Errorf("a part cannot be saved at level %s: use memory or nvme", opts.Level))
 	case r.closed:

@@ -16,6 +16,13 @@ VERSION = 1
 MAX_FRAME = 16 << 20
 
 
+def millis(what: str, seconds: float) -> int:
+    """Return a time of a request in milliseconds, 1 at least: 0 means another thing there. The agent has bounds."""
+    if not 0 <= seconds < 1e12:  # also of nan
+        raise errors.InvalidArgument(f"{what}={seconds}: give a time in seconds, 0 or more")
+    return max(int(seconds * 1000), 1)
+
+
 class Connection:
     """One connection to the agent. One thread may use it at a time."""
 

@@ -14,6 +14,11 @@ const (
 	// what names a group.
 	MaxClaims  = 16
 	ClaimBytes = 16
+	// MaxSealTimeoutMillis bounds how long an open step waits for the next seal: a week. Its bytes take space until
+	// it ends.
+	MaxSealTimeoutMillis = 7 * 24 * 3600 * 1000
+	// MaxKeepMillis bounds how long a policy keeps steps by their age: a hundred years.
+	MaxKeepMillis = 100 * 366 * 24 * 3600 * 1000
 	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )

@@ -133,7 +133,7 @@ type Begin struct {
 	// Level is where the service has the part when it accepts it: memory, or nvme. Empty: nvme, and
 	// memory if the step stays there by the policy of the run.
 	Level string `json:"level,omitempty"`
-	// SealTimeoutMillis aborts the step if no rank has sealed its part for this long. 0: 10 min.
+	// SealTimeoutMillis aborts the step if no rank has sealed its part for this long. 0: 10 min. A week at most.
 	SealTimeoutMillis int64 `json:"seal_timeout_ms,omitempty"`
 	// NoWait fails with Busy where the slots of earlier saves are still being written.
 	NoWait bool `json:"no_wait,omitempty"`

@@ -28,6 +28,9 @@ func checkpointPolicy(p *record.Policy, dir *record.Inode, w *wire.CheckpointPol
 		if len(l.GetKeepTags()) > maxKeepTags {
 			return bad("level %s keeps %d tags, %d at most", level, len(l.GetKeepTags()), maxKeepTags)
 		}
+		if l.GetKeepMillis() > wire.MaxKeepMillis {
+			return bad("level %s keeps steps for %d ms, %d at most", level, l.GetKeepMillis(), uint64(wire.MaxKeepMillis))
+		}
 		for _, tag := range l.GetKeepTags() {
 			if err := CheckName("set policy", tag); err != nil {
 				return err

@@ -54,11 +54,14 @@ The agent writes at full speed meanwhile, whatever its --flush-rate.`,
 	f.StringVar(&p.socket, "agent", agentproto.DefaultSocket, "unix socket of the node's agent")
 	f.StringVar(&p.run, "run", "", "wait for the parts of this run only (default: of all runs)")
 	f.StringVar(&level, "level", "nvme", "level that the steps must reach: nvme or object")
-	f.DurationVar(&p.deadline, "deadline", time.Minute, "how long to wait")
+	f.DurationVar(&p.deadline, "deadline", time.Minute, "how long to wait: a year at most")
 	return cmd
 }
 
 func (p nodePush) push(ctx context.Context, env *cli.Env) error {
+	if most := agentproto.MaxWaitMillis * time.Millisecond; p.deadline < 0 || p.deadline > most {
+		return cli.UsageError("--deadline %v: write a time of 0 or more, %v at most", p.deadline, most)
+	}
 	ctx, cancel := context.WithTimeout(ctx, p.deadline+time.Second) // the agent answers at the deadline
 	defer cancel()
 	end := time.Now().Add(p.deadline)

@@ -92,7 +92,7 @@ change them meanwhile.`,
 	f.StringVar(&s.opts.Agent, "agent", "", "unix socket of the node's agent, which then keeps and writes the files (default: none)")
 	f.StringVar(&s.level, "level", "nvme", "level to wait for: memory, nvme, object, or local (in the agent's memory)")
 	f.DurationVar(&s.sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
-		"sealed for this long")
+		"sealed for this long; a week at most")
 	return cmd
 }
 
