@@ -122,6 +122,22 @@ class MoraineFileSystem(AbstractFileSystem):
         """Return when a file was changed last."""
         return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
 
+    def created(self, path: str) -> datetime:
+        """Raise NotImplementedError: the cluster does not record when a file came into being."""
+        self.info(path)
+        raise NotImplementedError(f"{path}: the cluster does not record when a file was created; modified() says when it was changed last")
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Make an empty file. Without `truncate`, a file that is there stays as it is: its time cannot be set."""
+        if truncate or not self.exists(path):
+            self.pipe_file(path, b"")
+            return
+        raise NotImplementedError(f"{path}: the time of a file cannot be set; write it again")
+
+    def sign(self, path: str, expiration: int = 100, **kwargs: Any) -> str:
+        """Raise NotImplementedError: no URL leads to a file without the certificate of an agent."""
+        raise NotImplementedError(f"{path}: files of the cluster have no signed URLs; give an S3 endpoint's instead (moraine s3)")
+
     def ukey(self, path: str) -> str:
         """Return what changes with the content of a file."""
         return self.info(path)["version"]
@@ -251,7 +267,9 @@ class MoraineFileSystem(AbstractFileSystem):
         **kwargs: Any,
     ) -> MoraineFile:
         if mode not in ("rb", "wb", "xb"):
-            raise NotImplementedError(f"mode {mode!r}: a file is read (rb), or written whole (wb, xb)")
+            raise NotImplementedError(
+                f"{path}: mode {mode!r}: a file is read (rb), or written whole (wb, xb). To add to it, write another file, or use a mount"
+            )
         return MoraineFile(
             self, path, mode, block_size or _BLOCK, autocommit=autocommit, cache_options=cache_options, **kwargs
         )

@@ -139,8 +139,10 @@ def test_errors_are_those_of_files(fs, folder):
     with pytest.raises(FileExistsError), fs.open(f"{folder}/a", "xb") as f:
         f.write(b"y")
     assert fs.cat_file(f"{folder}/a") == b"x"
-    with pytest.raises(NotImplementedError):
-        fs.open(f"{folder}/a", "ab")
+    for mode in ("ab", "a", "r+b", "rb+"):
+        with pytest.raises(NotImplementedError, match="write another file, or use a mount"):
+            fs.open(f"{folder}/a", mode)
+    assert fs.cat_file(f"{folder}/a") == b"x"
     with pytest.raises(errors.Unavailable, match="moraine agent"):
         fsspec.open("moraine:///a", agent="/nonexistent/agent.sock").open()
 
