@@ -67,6 +67,22 @@ def describe(tensor: str, value: Any) -> tuple[str, list[int], int]:
     return _NAMES[name], shape, count * size_of(_NAMES[name])
 
 
+def describe_as(tensor: str, shape: Any, dtype: Any) -> tuple[str, list[int], int]:
+    """Return the dtype, the shape and the bytes of an array that does not exist yet. `dtype` is one of numpy or torch, or its name."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _NAMES:
+        name = np.dtype(dtype).name
+    if name not in _NAMES:
+        raise errors.InvalidArgument(f"{tensor}: elements of type {name} cannot be saved; these can: {', '.join(_NAMES)}")
+    dims = [int(n) for n in shape]
+    count = size_of(_NAMES[name])
+    for n in dims:
+        if n < 0:
+            raise errors.InvalidArgument(f"{tensor}: a shape of {tuple(dims)}")
+        count *= n
+    return _NAMES[name], dims, count
+
+
 def copy_into(dst: memoryview, value: Any) -> None:
     """Copy the elements of an array or tensor, in row-major order, into memory of its size."""
     if len(dst) == 0:

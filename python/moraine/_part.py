@@ -60,6 +60,10 @@ class Part:
             at = self.place(size)
             with self.mem[at : at + size] as dst:
                 _arrays.copy_into(dst, value)
+        self.describe(name, dtype, shape, at, size, whole)
+
+    def describe(self, name: str, dtype: str, shape: list[int], at: int, size: int, whole: tuple[list[int], list[int]] | None) -> None:
+        """Add a tensor whose bytes are, or will be, at a place."""
         entry = {"name": name, "dtype": dtype, "shape": shape, "at": at, "bytes": size}
         if whole:
             entry |= {"global": whole[0], "offset": whole[1]}
@@ -111,7 +115,7 @@ class Save:
         "local" or a "part" of the cluster. Return the level. Raises Aborted if the step never will be,
         and Timeout.
         """
-        return self._ask("wait", level=level, timeout_ms=None if timeout is None else max(int(timeout * 1000), 1))["level"]
+        return self._ask("wait", level=level, timeout_ms=None if timeout is None else _agent.millis("timeout", timeout))["level"]
 
     def progress(self) -> Progress:
         """Return how far the part is. Raises NotFound once the agent has forgotten it: it has ended long ago."""

@@ -19,12 +19,13 @@ from typing import Any
 
 from moraine import _agent, _arrays, errors
 from moraine._arrays import Slice
+from moraine._buffers import Buffers
 from moraine._failures import Failure, Failures
 from moraine._launch import Launch, launch_from_env
 from moraine._part import Part, Progress, Save, aligned
 from moraine._step import Checkpoint
 
-__all__ = ["Checkpoint", "Failure", "Launch", "Progress", "Run", "Save", "Slice", "launch_from_env"]
+__all__ = ["Buffers", "Checkpoint", "Failure", "Launch", "Progress", "Run", "Save", "Slice", "launch_from_env"]
 
 _LEVELS = ("memory", "nvme")
 _BUSY = ("wait", "skip", "supersede")
@@ -122,7 +123,8 @@ class Run:
 
         `state` has numpy arrays, torch tensors, or a Slice of either, by name. `blobs` are bytes
         that are no tensors. The values may change as soon as the call returns: the part is then at
-        level local. If no rank has sealed its part for `seal_timeout` seconds the step is aborted.
+        level local. If no rank has sealed its part for `seal_timeout` seconds, a week at most, the step
+        is aborted.
 
         `level` is where the cluster has the part when it accepts it: "nvme", or "memory", the memory of
         several hosts, and soon after nvme. None is "nvme", and "memory" for a step that stays there by the
@@ -159,6 +161,31 @@ class Run:
         save.wait(level, timeout)
         return save
 
+    def allocate(
+        self,
+        step: int,
+        shapes: Mapping[str, tuple[tuple[int, ...], Any]],
+        slices: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+        blob_bytes: int = 0,
+        seal_timeout: float = 600.0,
+        level: str | None = None,
+        busy: str = "wait",
+    ) -> Buffers:
+        """Begin this rank's part of a step with arrays in the memory of the agent: the caller fills them, and
+        `Buffers.seal` saves them without a copy.
+
+        `shapes` has the shape and the dtype of each array by name. Of one that is a slice, `slices` has the
+        offset in the larger tensor and the shape of all of it. `blob_bytes` is the length of all blobs that
+        `seal` will get. The other options are those of `save_async`. The content of the arrays is undefined.
+
+            with run.allocate(100, {"w": ((4096, 4096), "float32")}) as part:
+                numpy.matmul(a, b, out=part["w"])
+                save = part.seal()
+
+        Meanwhile the part takes memory of the agent's arenas. The run may save other steps.
+        """
+        return Buffers(self, step, shapes, slices or {}, blob_bytes, seal_timeout=seal_timeout, level=level, busy=busy)
+
     def _begin(self, step: int, size: int, seal_timeout: float, level: str | None, busy: str, apart: bool = False) -> Part:
         """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
         if level is not None and level not in _LEVELS:
@@ -166,7 +193,7 @@ class Run:
         if busy not in _BUSY:
             raise errors.InvalidArgument(f"busy={busy!r}: it is {', '.join(_BUSY)}")
         fields = {
-            "step": step, "bytes": max(size, 1), "reserve": size, "level": level or "", "seal_timeout_ms": int(seal_timeout * 1000),
+            "step": step, "bytes": max(size, 1), "reserve": size, "level": level or "", "seal_timeout_ms": _agent.millis("seal_timeout", seal_timeout),
             "no_wait": busy == "skip", "supersede": busy == "supersede",
         }
         if self._opened:

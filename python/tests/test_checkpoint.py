@@ -13,7 +13,7 @@ import uuid
 import numpy as np
 import pytest
 
-from moraine import checkpoint, errors
+from moraine import _arrays, checkpoint, errors
 
 
 @pytest.fixture
@@ -333,6 +333,70 @@ def test_a_step_that_stays_in_memory_is_opened_by_its_number():
         assert run.open(level="memory").step == run.restore(step=11).step == 11
         save.wait("nvme", timeout=60)
         assert run.open().step == 11
+
+
+def test_arrays_in_the_memory_of_the_agent_are_saved_without_a_copy(path, monkeypatch):
+    def no_copy(*_):
+        raise AssertionError("an array was copied")
+
+    copy = _arrays.copy_into
+    want = np.arange(1_500_000, dtype=np.float32).reshape(500, 3000)
+    with open_run(path) as run:
+        monkeypatch.setattr("moraine._arrays.copy_into", no_copy)
+        shapes = {"w": ((500, 3000), "float32"), "rows": ((10, 4), np.int64), "none": ((0, 3), np.dtype("float64"))}
+        with run.allocate(1, shapes, slices={"rows": ((5, 0), (40, 4))}, blob_bytes=5) as part:
+            assert {n: (a.shape, a.dtype.name) for n, a in part.items()} == {
+                "w": ((500, 3000), "float32"), "rows": ((10, 4), "int64"), "none": ((0, 3), "float64")}
+            np.multiply(want, 1, out=part["w"])
+            part["rows"][:] = 7
+            assert np.frombuffer(part.memory("rows"), np.int64)[39] == 7
+            with monkeypatch.context() as allowed:  # other steps are saved meanwhile
+                allowed.setattr("moraine._arrays.copy_into", copy)
+                run.save({"w": want[:1]}, step=0, timeout=60)
+            save = part.seal(blobs={"rng": b"state"})
+            with pytest.raises(ValueError, match="read-only"):
+                part["w"][0, 0] = 1
+            with pytest.raises(errors.InvalidArgument, match="sealed already"):
+                part.seal()
+        with pytest.raises(errors.Aborted, match="rows"):
+            save.wait("nvme", timeout=60)  # nobody has saved the other rows
+        with run.allocate(2, {"w": ((500, 3000), "float32")}, blob_bytes=5) as part:
+            part["w"][:] = want
+            save = part.seal(blobs={"rng": b"state"})
+        assert save.wait("nvme", timeout=60) == "nvme"
+        k = run.open(step=2)
+        np.testing.assert_array_equal(k.read()["w"], want)
+        assert k.blob("rng") == b"state"
+
+
+def test_a_part_that_is_not_sealed_ends_its_step(path):
+    with open_run(path) as run:
+        with pytest.raises(RuntimeError), run.allocate(1, {"w": ((10,), "float32")}) as part:
+            raise RuntimeError("diverged")
+        with run.allocate(2, {"w": ((10,), "float32")}) as part:
+            pass
+        with pytest.raises(errors.Aborted, match="allocate the next one"):
+            part.seal()
+        with run.allocate(3, {"w": ((10,), "float32")}) as part, pytest.raises(errors.TooLarge):
+            part.seal(blobs={"rng": bytes(1 << 22)})
+        for shapes, slices in (({"w": ((-1,), "float32")}, None), ({"w": ((1,), "U7")}, None), ({}, {"w": ((0,), (2,))})):
+            with pytest.raises(errors.InvalidArgument):
+                run.allocate(4, shapes, slices=slices)
+        run.save({"w": np.zeros(3)}, step=5, timeout=60)  # the run goes on
+        with pytest.raises(errors.NotFound):
+            run.open(step=1)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e300, 8 * 24 * 3600])
+def test_a_time_past_its_bound_is_refused(path, seconds):
+    with open_run(path) as run:
+        with pytest.raises(errors.InvalidArgument, match="seal_timeout"):
+            run.save_async({"w": np.zeros(3)}, step=1, seal_timeout=seconds)
+        save = run.save_async({"w": np.zeros(3)}, step=2)
+        if seconds != 8 * 24 * 3600:
+            with pytest.raises(errors.InvalidArgument, match="timeout"):
+                save.wait("nvme", timeout=seconds)
+        save.wait("nvme", timeout=60)
 
 
 def test_a_save_may_be_skipped(path):
