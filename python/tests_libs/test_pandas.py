@@ -32,6 +32,16 @@ def test_errors_are_those_of_files(folder):
         pd.read_csv(f"{folder}/nothing.csv")
 
 
+def test_nothing_is_appended_to_a_table(fs, folder, table):
+    table.to_csv(f"{folder}/t.csv", index=False)
+    with pytest.raises(NotImplementedError, match="write another file, or use a mount"):
+        table.to_csv(f"{folder}/t.csv", index=False, header=False, mode="a")
+    arrow = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fs))
+    with pytest.raises(NotImplementedError, match="write another file, or use a mount"):
+        arrow.open_append_stream(f"{fs._strip_protocol(folder)}/t.csv")
+    assert_frame_equal(pd.read_csv(f"{folder}/t.csv"), table)
+
+
 def test_a_table_in_parts(fs, folder, table):
     """A directory for each value of a column: pandas makes the directories and lists them."""
     table.to_parquet(f"{folder}/t", partition_cols=["kind"])

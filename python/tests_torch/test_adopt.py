@@ -63,6 +63,13 @@ def test_files_of_a_file_system_writer_become_a_step_by_a_command(path, tmp_path
     run(4, save_files, folder, 8)  # the trainer goes on with its directory, and the step stays
     assert files_of(folder) != want
     check_step(path, 7, want, 7, tmp_path)
+    adopt = ("ckpt", "adopt", f"moraine://{path}-files/save-1", "--run", f"moraine://{path}", "--step")
+    moraine(*adopt, "8")  # what was written over the first save is complete, too
+    first = min(Path(folder).glob("*.distcp"))
+    first.write_bytes(first.read_bytes())  # as the first rank of a third save does
+    refused = subprocess.run([CLI, *adopt, "9"], capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1 and f"file {first.name} has changed after .metadata" in refused.stderr, refused
+    moraine(*adopt, "9", "--complete")
 
 
 def test_files_of_a_file_system_writer_become_a_step_by_a_policy(path, tmp_path):  # noqa: F811
