@@ -112,19 +112,24 @@ func TestAStepThatHasNoRoomIsRefused(t *testing.T) {
 	})
 }
 
-// TestTimesPastTheirBounds: a step that would wait for its ranks for years, and a policy that keeps steps for
-// millennia, are refused.
+// TestTimesPastTheirBounds: a step that would wait for its ranks for years, a level that is none, and a policy that
+// keeps steps for millennia, are refused.
 func TestTimesPastTheirBounds(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		c.fleet(3)
 		a := c.open(peer(transport.RoleClient, "c1"))
 		run := a.openRun("r")
+		level := uint32(moraine.NVMe)
 		begin := func(step, timeout uint64) error {
 			_, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_BeginStep{BeginStep: &wire.BeginStep{
-				Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: step}, World: 1, SealTimeoutMillis: timeout}}})
+				Key: &wire.StepKey{Run: run.Id, Attempt: run.Attempt, Step: step}, World: 1, SealTimeoutMillis: timeout, Level: level}}})
 			return err
 		}
 		require.NoError(t, begin(1, wire.MaxSealTimeoutMillis))
+		for _, level = range []uint32{5, 256 + uint32(moraine.NVMe), math.MaxUint32} {
+			require.ErrorIs(t, begin(2, 0), moraine.InvalidArgument)
+		}
+		level = 0
 		keep := func(millis uint64) error {
 			policy := &wire.Policy{Checkpoint: &wire.CheckpointPolicy{Levels: []*wire.LevelPolicy{{Level: uint32(moraine.NVMe), KeepMillis: millis}}}}
 			_, err := a.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: run.Id, Policy: policy}}})

@@ -17,7 +17,8 @@ import (
 // there were, and that a framework writes a new checkpoint over an older one, whose last file is still
 // there. Both show in the file that the framework writes last: of Megatron the tracker in the directory
 // above, of torch.distributed.checkpoint .metadata. A directory of Hugging Face needs no such check: each of its
-// files says its own length and tensors.
+// files says its own length and tensors. The check comes before the job, and a save that begins between the two
+// is not noticed.
 
 // maxTracker bounds what is read of a tracker file, in bytes: it has one number.
 const maxTracker = 64
