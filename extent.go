@@ -46,6 +46,9 @@ type Stripe struct {
 	// Cipher and KeyID are 0 until chunks are encrypted.
 	Cipher uint8
 	KeyID  uint32
+	// MemoryAt numbers the commit of a stripe with chunks in memory, in order; 0: none was in memory
+	// alone.
+	MemoryAt uint64
 	// Chunks has Scheme.Chunks() elements, by index.
 	Chunks []ChunkState
 }

@@ -29,6 +29,14 @@ func (h *host) looks(t *testing.T, meta *fakeMeta) {
 	h.waitFor(t, func() bool { return meta.looked > from+3 })
 }
 
+// beats waits until the server has sent a few heartbeats more.
+func (h *host) beats(t *testing.T, meta *fakeMeta) {
+	t.Helper()
+	var from int
+	meta.set(func() { from = len(meta.beats) })
+	h.waitFor(t, func() bool { return len(meta.beats) > from+3 })
+}
+
 // TestDeferredChunksAreNotWritten: a device gets no byte of a chunk whose step stays in memory, before
 // the metadata service says that the step rises. If the step is removed, its chunks wait for their deletion,
 // and one that is still recorded a minute later is written. The end of the server writes all.
@@ -132,4 +140,63 @@ func TestEveryStepWithDeferredChunksIsNamed(t *testing.T) {
 	meta.set(func() { meta.write = []uint64{steps} })
 	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
 	require.False(t, meta.settledChunks()[0].Gone)
+}
+
+// dropped counts the chunks that the server has reported as dropped from memory alone.
+func (f *fakeMeta) dropped() (n int) {
+	for _, d := range f.acked {
+		if d.InMemory {
+			n++
+		}
+	}
+	return n
+}
+
+// TestDeadChunksInMemoryGiveTheirMemoryBack: when the metadata service says that a deferred chunk of a removed step
+// is dead, its memory comes back without a write of the device, and without a wait. A reader that has it keeps it. A
+// put that arrives late does not bring it back. A lost answer is repeated. A chunk that was written meanwhile stays,
+// until it is deleted as others are.
+func TestDeadChunksInMemoryGiveTheirMemoryBack(t *testing.T) {
+	meta := newFakeMeta()
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	chunks := []testChunk{deferredFor(71, 1), deferredFor(71, 2), deferredFor(72, 3)}
+	for _, c := range chunks {
+		_, err := c.put(t, h)
+		require.NoError(t, err)
+	}
+	_, data, release, err := h.GetChunk(t.Context(), chunks[0].get(0, 300_001))
+	require.NoError(t, err)
+	lost := 0
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			if req.GetDeletedChunks() != nil && done {
+				if lost++; lost == 1 {
+					return &moraine.Error{Op: "fake", Kind: moraine.Unavailable}
+				}
+			}
+			return nil
+		}
+		meta.gone = []uint64{71}
+		meta.dead = []uint64{chunks[0].req.Stripe, chunks[1].req.Stripe, chunks[2].req.Stripe}
+	})
+	h.waitFor(t, func() bool { return meta.dropped() == 4 }) // each twice, since an answer was lost
+	require.Equal(t, chunks[0].data, data[0], "the reader has it")
+	release()
+	for _, c := range chunks[:2] {
+		_, _, _, err := h.GetChunk(t.Context(), c.get(0, 5))
+		require.ErrorIs(t, err, moraine.NotFound)
+	}
+	require.EqualValues(t, 1, h.InUse()["chunks kept in memory"])
+	chunks[2].check(t, h) // its step is not gone
+
+	_, err = chunks[1].put(t, h)
+	require.NoError(t, err)
+	h.waitFor(t, func() bool { return meta.dropped() == 5 })
+
+	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
+	require.NoError(t, err)
+	meta.set(func() { meta.gone = []uint64{71, 72} })
+	h.beats(t, meta)
+	meta.set(func() { require.Equal(t, 5, meta.dropped()) })
+	chunks[2].check(t, h)
 }

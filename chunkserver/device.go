@@ -29,6 +29,10 @@ type device struct {
 	// each boot.
 	id    moraine.DeviceID
 	epoch atomic.Uint64
+	// boots counts the registrations of this process.
+	boots atomic.Uint64
+	// unsettled: the last settle pass failed, and the next heartbeat begins another one.
+	unsettled atomic.Bool
 	// promises is the space reserved by running puts.
 	promises atomic.Int64
 	deleting atomic.Bool // deletions are running on it

@@ -36,19 +36,23 @@ type fakeMeta struct {
 	applied  uint64
 	requests int
 	memory   []*wire.SettledChunk // recorded as in memory, in order
+	// recorded is how many ever were. Version of each in memory is its number.
+	recorded uint32
 	settled  []*wire.SettledChunk
 	looked   int // how often the list was read
-	// write and gone are what the list says of steps with deferred chunks.
-	write, gone []uint64
-	scrubNow    bool
-	suspects    []*wire.SuspectChunk // the next heartbeat's answer has them
-	objects     map[uint64]*wire.ObjectReply
-	staged      []uint64          // inodes for which staging was requested
-	tenants     map[uint64]uint32 // of inodes
-	found       []*wire.ObjectCheck
-	compare     []*wire.ObjectToCheck // the next heartbeat requests it
-	host        *wire.Host
-	targets     []*wire.ProbeTarget // returned with heartbeats
+	listed   int // how many of its rows were
+	// write and gone are what the list says of steps with deferred chunks. dead are stripes that no record
+	// names.
+	write, gone, dead []uint64
+	scrubNow          bool
+	suspects          []*wire.SuspectChunk // the next heartbeat's answer has them
+	objects           map[uint64]*wire.ObjectReply
+	staged            []uint64          // inodes for which staging was requested
+	tenants           map[uint64]uint32 // of inodes
+	found             []*wire.ObjectCheck
+	compare           []*wire.ObjectToCheck // the next heartbeat requests it
+	host              *wire.Host
+	targets           []*wire.ProbeTarget // returned with heartbeats
 	// fault is called for each request before it is carried out, and again after it
 	// with its answer. If it returns an error, the caller gets that instead.
 	fault func(req *wire.MetaRequest, done bool) error

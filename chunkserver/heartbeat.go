@@ -119,14 +119,7 @@ func (h *heart) beat(ctx context.Context, f *fleet, want uint32) (deletions []*w
 			d.askReport(passes[d.id])
 		}
 	}
-	for _, id := range reply.GetMemory() {
-		if d := f.byID[moraine.DeviceID(id)]; d != nil {
-			select {
-			case d.settle <- struct{}{}:
-			default: // already at work
-			}
-		}
-	}
+	f.settle(reply.GetMemory())
 	return reply.GetDeletions(), reply.GetRegister(), nil
 }
 

@@ -63,6 +63,7 @@ func (r *registrar) registered(f *fleet, reply *wire.RegisterHostReply) error {
 				Err: fmt.Errorf("device %d now has number %d", d.id, w.Id)}
 		}
 		d.epoch.Store(w.Epoch)
+		d.boots.Add(1)
 	}
 	r.meta.takeKeys(reply.Keys)
 	return nil

@@ -3,7 +3,6 @@ package chunkserver
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -13,21 +12,47 @@ import (
 const (
 	// settleBatch is how many chunks one request settles: the limit of its command.
 	settleBatch = 128
-	// maxDeferredSteps is how many steps with deferred chunks a pass names; the next one names others if
-	// there are more.
-	maxDeferredSteps = 1024
-	// goneAfter is how long after the removal of its step a deferred chunk waits for its deletion. A
-	// chunk that is still recorded then belongs to another file too, and is written.
-	goneAfter = time.Minute
+	// fullEvery is how often a pass reads the whole list of recorded chunks. The others read what is new.
+	fullEvery = 10 * time.Minute
 )
 
 // settler settles the chunks of one device.
 type settler struct {
-	deps *Deps
-	d    *device
-	// gone has since when the metadata service says of a step with deferred chunks that it was removed.
-	gone map[uint64]time.Time
-	turn int // of the steps that the next pass names first
+	deps     *Deps
+	d        *device
+	recorded recorded
+	steps    deferredSteps
+}
+
+// recorded is what the settler has read of the chunks that are recorded at level memory. The zero value has
+// read nothing.
+type recorded struct {
+	boots  uint64    // of the device, when it was read
+	full   time.Time // when the whole list was read
+	after  uint64    // where the list was read to: see ListMemory
+	last   *wire.SettledChunk
+	memory map[moraine.ChunkID]struct{} // recorded chunks that only the memory has
+}
+
+// settle signals the settlers of the devices for which the metadata service has records, and of those with
+// work of their own.
+func (f *fleet) settle(recorded []uint32) {
+	signal := func(d *device) {
+		select {
+		case d.settle <- struct{}{}:
+		default: // already at work
+		}
+	}
+	for _, id := range recorded {
+		if d := f.byID[moraine.DeviceID(id)]; d != nil {
+			signal(d)
+		}
+	}
+	for _, d := range f.devices {
+		if d.unsettled.Load() || len(d.tier.Deferred().Steps()) > 0 {
+			signal(d)
+		}
+	}
 }
 
 // run reports where the chunks of a device that are recorded at level memory
@@ -42,125 +67,114 @@ func (st *settler) run(ctx context.Context) {
 			return
 		case <-st.d.settle:
 		}
-		if err := st.settle(ctx); err != nil && ctx.Err() == nil {
-			st.deps.Log.Warn("memory chunk settle failed", "device", st.d.dir, "err", err)
+		err := st.settle(ctx)
+		st.d.unsettled.Store(err != nil)
+		if err != nil {
+			st.recorded = recorded{} // the next pass reads the whole list
+			if ctx.Err() == nil {
+				st.deps.Log.Warn("memory chunk settle failed", "device", st.d.dir, "err", err)
+			}
 		}
 	}
 }
 
-// settle processes once the chunks that are recorded at level memory. It leaves
-// those that are still being written to the device for the next time.
+// settle processes once the chunks that are recorded at level memory: those that were recorded since
+// the last pass, and those that have left the memory since. It leaves those that are still being
+// written to the device for a later pass. So a pass costs what has changed, however much is in memory.
 func (st *settler) settle(ctx context.Context) error {
-	steps := st.nextSteps(st.d.tier.Deferred())
-	list := &wire.ListMemory{Device: uint32(st.d.id), DeferredFor: steps}
+	// Read the epoch before any chunk: a result counts only while this process
+	// is the one that acknowledged the device's chunks.
+	epoch := st.d.epoch.Load()
+	now := st.deps.Clock.Now()
+	// Before the list is read: a chunk that leaves the memory later is in the next pass.
+	written, deleted, all := st.d.tier.Left()
+	if boots := st.d.boots.Load(); all || st.recorded.memory == nil || st.recorded.boots != boots || now.Sub(st.recorded.full) >= fullEvery {
+		st.recorded = recorded{boots: boots, full: now, memory: map[moraine.ChunkID]struct{}{}}
+	}
+	if err := st.report(ctx, epoch, st.recorded.changed(written, deleted)); err != nil {
+		return err
+	}
+	named := st.steps.next(st.d.tier.Deferred().Steps())
+	list := &wire.ListMemory{Device: uint32(st.d.id), DeferredFor: named, OfGone: st.steps.ofGone(st.d.tier)}
 	for first := true; ; first = false {
-		// Read the epoch before any chunk: a result counts only while this process
-		// is the one that acknowledged the device's chunks.
-		epoch := st.d.epoch.Load()
+		list.After = st.recorded.after
+		list.AfterStripe, list.AfterIndex = st.recorded.last.GetStripe(), st.recorded.last.GetIndex()
 		resp, err := st.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: list}})
 		if err != nil {
 			return err
 		}
 		page := resp.GetMemory()
+		if err := st.report(ctx, epoch, st.recorded.add(page)); err != nil {
+			return err
+		}
 		if first { // one answer is enough
-			st.judge(steps, page)
-			list.DeferredFor = nil
-		}
-		st.writeDeferred(page)
-		settled, err := st.locate(ctx, page.GetChunks())
-		if err != nil {
-			return err
-		}
-		if err := st.report(ctx, epoch, settled); err != nil {
-			return err
+			st.steps.judge(st.deps.Clock.Now(), named, page)
+			st.writeDeferred(page.GetWrite())
+			if err := st.drop(ctx, page.GetDead()); err != nil {
+				return err
+			}
+			list.DeferredFor, list.OfGone = nil, nil
 		}
 		if !page.GetMore() || len(page.GetChunks()) == 0 {
 			return nil
 		}
-		last := page.Chunks[len(page.Chunks)-1]
-		list.AfterStripe, list.AfterIndex = last.Stripe, last.Index
 	}
 }
 
-// nextSteps returns the steps that this pass names, in turn, and forgets what is known of steps without
-// deferred chunks.
-func (st *settler) nextSteps(steps []uint64) []uint64 {
-	for step := range st.gone {
-		if _, deferred := slices.BinarySearch(steps, step); !deferred {
-			delete(st.gone, step)
+// changed returns those of the written chunks that are recorded, and forgets the deleted ones: their
+// records went before.
+func (r *recorded) changed(written, deleted []moraine.ChunkID) (out []moraine.ChunkID) {
+	for _, id := range deleted {
+		delete(r.memory, id)
+	}
+	for _, id := range written {
+		if _, known := r.memory[id]; known {
+			out = append(out, id)
 		}
 	}
-	if len(steps) <= maxDeferredSteps {
-		return steps
-	}
-	st.turn %= len(steps)
-	named := slices.Concat(steps[st.turn:], steps[:st.turn])[:maxDeferredSteps]
-	st.turn += maxDeferredSteps
-	return named
+	return out
 }
 
-// judge notes what the metadata service says of the steps that a pass has named.
-func (st *settler) judge(named []uint64, page *wire.MemoryReply) {
-	now := st.deps.Clock.Now()
-	if st.gone == nil {
-		st.gone = make(map[uint64]time.Time)
+// add notes a page of the list, and returns its chunks.
+func (r *recorded) add(page *wire.MemoryReply) []moraine.ChunkID {
+	ids := make([]moraine.ChunkID, len(page.GetChunks()))
+	for n, c := range page.GetChunks() {
+		ids[n] = chunkID(c.Stripe, c.Index)
+		r.after, r.last = page.GetAt(), c
 	}
-	before := make(map[uint64]time.Time)
-	for _, step := range named {
-		if at, known := st.gone[step]; known {
-			before[step] = at
-			delete(st.gone, step)
-		}
-	}
-	for _, step := range page.GetGone() {
-		at, known := before[step]
-		if !known {
-			at = now
-		}
-		st.gone[step] = at
-	}
-}
-
-// writeDeferred has the chunks of steps written that go on to the device, and those of a page that
-// outlived their step.
-func (st *settler) writeDeferred(page *wire.MemoryReply) {
-	if len(page.GetWrite()) == 0 && len(st.gone) == 0 {
-		return
-	}
-	now := st.deps.Clock.Now()
-	write := make(map[uint64]bool, len(page.GetWrite()))
-	for _, step := range page.GetWrite() {
-		write[step] = true
-	}
-	recorded := make(map[moraine.ChunkID]bool, len(page.GetChunks()))
-	for _, c := range page.GetChunks() {
-		recorded[chunkID(c.Stripe, c.Index)] = true
-	}
-	st.d.tier.WriteDeferred(func(id moraine.ChunkID, step uint64) bool {
-		at, gone := st.gone[step]
-		return write[step] || gone && recorded[id] && now.Sub(at) >= goneAfter
-	})
+	return ids
 }
 
 // locate determines where chunks are, and leaves out those that are still in
 // memory.
-func (st *settler) locate(ctx context.Context, chunks []*wire.SettledChunk) ([]*wire.SettledChunk, error) {
+func (st *settler) locate(ctx context.Context, ids []moraine.ChunkID) ([]*wire.SettledChunk, error) {
 	var out []*wire.SettledChunk
-	for _, c := range chunks {
-		h, level, err := st.d.tier.Where(ctx, chunkID(c.Stripe, c.Index))
+	for _, id := range ids {
+		c := &wire.SettledChunk{Stripe: uint64(id.Stripe), Index: uint32(id.Index)}
+		h, level, err := st.d.tier.Where(ctx, id)
 		switch {
 		case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Corrupt):
-			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Gone: true})
+			c.Gone = true
 		case err != nil:
 			return nil, err
-		case level >= moraine.NVMe:
-			out = append(out, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index, Version: uint32(h.Version), Crc: h.CRC})
+		case level < moraine.NVMe:
+			st.recorded.memory[id] = struct{}{}
+			continue
+		default:
+			c.Version, c.Crc = uint32(h.Version), h.CRC
 		}
+		delete(st.recorded.memory, id)
+		out = append(out, c)
 	}
 	return out, nil
 }
 
-func (st *settler) report(ctx context.Context, epoch uint64, chunks []*wire.SettledChunk) error {
+// report reports where recorded chunks are that have left the memory.
+func (st *settler) report(ctx context.Context, epoch uint64, ids []moraine.ChunkID) error {
+	chunks, err := st.locate(ctx, ids)
+	if err != nil {
+		return err
+	}
 	for len(chunks) > 0 {
 		n := min(len(chunks), settleBatch)
 		_, err := st.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{

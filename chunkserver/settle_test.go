@@ -24,12 +24,20 @@ func (f *fakeMeta) listMemory(op *wire.ListMemory) *wire.MetaResponse {
 	}
 	reply := &wire.MemoryReply{Write: slices.DeleteFunc(slices.Clone(op.DeferredFor), among(f.write)),
 		Gone: slices.DeleteFunc(slices.Clone(op.DeferredFor), among(f.gone))}
+	for _, c := range op.OfGone {
+		if slices.Contains(f.dead, c.Stripe) {
+			reply.Dead = append(reply.Dead, &wire.Deletion{Device: op.Device, Stripe: c.Stripe, Index: c.Index, Below: c.Version + 1})
+		}
+	}
+	reply.At = op.After
 	for _, c := range f.memory {
 		switch {
-		case c.Stripe < op.AfterStripe || (c.Stripe == op.AfterStripe && c.Index <= op.AfterIndex):
+		case uint64(c.Version) <= op.After:
 		case len(reply.Chunks) == 2:
 			reply.More = true
 		default:
+			f.listed++
+			reply.At = uint64(c.Version)
 			reply.Chunks = append(reply.Chunks, &wire.SettledChunk{Stripe: c.Stripe, Index: c.Index})
 		}
 	}
@@ -52,7 +60,8 @@ func (f *fakeMeta) settle(op *wire.SettleChunks) (*wire.MetaResponse, error) {
 func (f *fakeMeta) record(chunks ...testChunk) {
 	f.set(func() {
 		for _, c := range chunks {
-			f.memory = append(f.memory, &wire.SettledChunk{Stripe: c.req.Stripe, Index: c.req.Index})
+			f.recorded++
+			f.memory = append(f.memory, &wire.SettledChunk{Stripe: c.req.Stripe, Index: c.req.Index, Version: f.recorded})
 		}
 	})
 }
@@ -323,4 +332,58 @@ func (f *fakeMeta) settledChunks() []*wire.SettledChunk {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.settled)
+}
+
+// TestASettlePassReadsWhatIsNew: with many chunks in memory, a pass lists those that were recorded since the
+// last one, and reports those that have left the memory. An error, and a registration, make it read all.
+func TestASettlePassReadsWhatIsNew(t *testing.T) {
+	meta := newFakeMeta()
+	h := start(t, vfs.NewMem(1), meta, config("/a"))
+	const many = 40
+	var chunks []testChunk
+	for n := range uint64(many + 2) {
+		c := inMemory(n+1, 100)
+		c.req.DeferredFor = n + 1
+		_, err := c.put(t, h)
+		require.NoError(t, err)
+		chunks = append(chunks, c)
+	}
+	listed := func() (n int) {
+		meta.set(func() { n = meta.listed })
+		return n
+	}
+	meta.record(chunks[:many]...)
+	h.waitFor(t, func() bool { return meta.listed == many })
+	h.looks(t, meta)
+	require.Equal(t, many, listed())
+	meta.record(chunks[many])
+	h.looks(t, meta)
+	require.Equal(t, many+1, listed())
+
+	// The steps of a chunk in the middle and of one that was not recorded yet rise.
+	meta.set(func() { meta.write = []uint64{10, many + 2} })
+	h.waitFor(t, func() bool { return len(meta.memory) == many })
+	meta.record(chunks[many+1])
+	h.waitFor(t, func() bool { return len(meta.settled) == 2 })
+	require.Equal(t, chunks[9].req.Stripe, meta.settledChunks()[0].Stripe)
+	require.Equal(t, many+2, listed())
+
+	var failed bool
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			if req.GetListMemory() != nil && done && !failed {
+				failed = true
+				return &moraine.Error{Op: "fake", Kind: moraine.Unavailable}
+			}
+			return nil
+		}
+	})
+	h.waitFor(t, func() bool { return meta.listed == 2*many+2 })
+	meta.set(func() { meta.unknown = true })
+	h.waitFor(t, func() bool { return meta.listed == 3*many+2 })
+	meta.set(func() {
+		for _, c := range meta.settled {
+			require.False(t, c.Gone)
+		}
+	})
 }

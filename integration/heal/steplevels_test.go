@@ -183,3 +183,45 @@ func TestAStepInMemoryAndItsHosts(t *testing.T) {
 		})
 	}
 }
+
+// chunksInMemory counts the chunks in the memory of all hosts.
+func (w *world) chunksInMemory() (n int64) {
+	for i := range 6 {
+		n += w.InUse(fmt.Sprintf("n%d", i+1))["chunks kept in memory"]
+	}
+	return n
+}
+
+// TestARemovedStepGivesItsMemoryBack: with a policy that keeps the last two steps in memory, the hosts never have
+// many more, although dead chunks wait for an hour, and for backups a day. No device gets a chunk of the others. A
+// reader keeps its step, and the memory comes back when the reader ends.
+func TestARemovedStepGivesItsMemoryBack(t *testing.T) {
+	inWorld(t, incluster.Options{Grace: time.Hour, BackupHorizon: 24 * time.Hour}, func(w *world) {
+		s := w.saver(everyTenth)
+		s.step(10, moraine.NVMe)
+		time.Sleep(time.Minute)
+		before := w.chunksInMemory()
+		s.step(11, moraine.Memory)
+		each := w.chunksInMemory() - before
+		require.NotZero(t, each)
+		reader, err := s.run.Resolve(w.ctx, ckpt.ResolveOptions{Step: 11, Exact: true, Level: moraine.Memory})
+		require.NoError(t, err)
+		require.Zero(t, s.cost(func() {
+			for n := uint64(12); n < 20; n++ {
+				s.step(n, moraine.Memory)
+				time.Sleep(20 * time.Second)
+				require.LessOrEqual(t, w.chunksInMemory(), before+4*each, "after step %d", n)
+			}
+		}), "chunks of steps that stay in memory are on devices")
+		require.Equal(t, before+3*each, w.chunksInMemory(), "the last two, and the one that is read")
+		got, err := reader.ReadBlob(w.ctx, 0, "w")
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(contentOf(11), got))
+		require.NoError(t, reader.Close())
+		w.until("step 11 is removed", func() bool { return s.info(11).State == ckpt.StepDeleted })
+		time.Sleep(20 * time.Second)
+		require.Equal(t, before+2*each, w.chunksInMemory(), "the last two")
+		s.holds(18)
+		s.holds(19)
+	})
+}

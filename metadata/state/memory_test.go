@@ -65,7 +65,7 @@ func (b *bench) listed(device uint32) []*wire.SettledChunk {
 			return out
 		}
 		last := out[len(out)-1]
-		op.AfterStripe, op.AfterIndex = last.Stripe, last.Index
+		op.After, op.AfterStripe, op.AfterIndex = page.At, last.Stripe, last.Index
 	}
 }
 

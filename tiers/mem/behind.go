@@ -26,9 +26,11 @@ type behind struct {
 	queue   []*dirtyChunk
 	writing int                             // writers that have a chunk
 	chunks  map[moraine.ChunkID]*dirtyChunk // deferred, queued, being written, and those that cannot be written
+	steps   map[uint64]int                  // how many deferred chunks each step has
 	fresh   int                             // number of chunks that replace none on the device
 	bytes   int64
 	rotten  rotten
+	left    departures // since the last call of Left
 }
 
 // dirtyChunk is one chunk that has to be written.
@@ -46,7 +48,7 @@ type dirtyChunk struct {
 }
 
 func newBehind(m *Memory) *behind {
-	b := &behind{short: m.short, deferred: &m.deferred, chunks: map[moraine.ChunkID]*dirtyChunk{}}
+	b := &behind{short: m.short, deferred: &m.deferred, chunks: map[moraine.ChunkID]*dirtyChunk{}, steps: map[uint64]int{}}
 	b.change = sync.NewCond(&b.mu)
 	return b
 }
@@ -73,6 +75,7 @@ func (b *behind) add(d *dirtyChunk) bool {
 	}
 	if d.step != 0 {
 		b.deferred.add(d)
+		b.steps[d.step]++
 		return true
 	}
 	b.queue = append(b.queue, d)
@@ -80,11 +83,13 @@ func (b *behind) add(d *dirtyChunk) bool {
 	return true
 }
 
-// remove removes a chunk from the index. The caller holds mu.
-func (b *behind) remove(d *dirtyChunk) {
+// remove removes a chunk from the index. deleted says that it was deleted, and not replaced or written. The
+// caller holds mu.
+func (b *behind) remove(d *dirtyChunk, deleted bool) {
 	if b.chunks[d.key.id] != d {
 		return
 	}
+	b.left.add(d.key.id, deleted)
 	delete(b.chunks, d.key.id)
 	b.bytes -= d.size()
 	if !d.replaces {

@@ -2,10 +2,13 @@ package mem
 
 import (
 	"container/list"
+	"context"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/tiers"
 )
 
 // A deferred chunk is a dirty one that no writer takes yet: its step stays in memory by its
@@ -13,10 +16,11 @@ import (
 // dirty one, and is written, in each of these cases:
 //   - the deferred chunks of the host have more than three quarters of the dirty memory, or a
 //     caller waits for a buffer. The oldest of all devices is then the first;
-//   - WriteDeferred or Sync selects it;
+//   - Deferred.Write or Sync selects it;
 //   - the tier ends.
 //
-// Until then it is as safe as every dirty chunk.
+// Until then it is as safe as every dirty chunk. If its step is removed first, Deferred.Drop gives its
+// memory back.
 
 // deferred are the deferred chunks of all devices of a host.
 type deferred struct {
@@ -89,11 +93,22 @@ func (b *behind) rise(d *dirtyChunk) bool {
 // enqueueDeferred is rise for a caller that holds mu. Under it, a chunk is deferred or in the queue: the
 // end of the writers sees it in one of them.
 func (b *behind) enqueueDeferred(d *dirtyChunk) bool {
-	if !b.deferred.take(d) {
+	if !b.undefer(d) {
 		return false
 	}
 	b.queue = append(b.queue, d)
 	b.change.Signal()
+	return true
+}
+
+// undefer ends that a chunk is deferred; false: it is not. The caller holds mu.
+func (b *behind) undefer(d *dirtyChunk) bool {
+	if !b.deferred.take(d) {
+		return false
+	}
+	if b.steps[d.step]--; b.steps[d.step] == 0 {
+		delete(b.steps, d.step)
+	}
 	return true
 }
 
@@ -126,19 +141,69 @@ func (m *Memory) press(d *dirtyChunk) {
 	m.deferred.pressed++
 }
 
-// Deferred returns the steps whose chunks the tier defers, as given to TakeDeferred, without
-// repetition.
-func (t *Tier) Deferred() (steps []uint64) {
-	for _, d := range t.m.deferred.of(t.behind) {
-		steps = append(steps, d.step)
-	}
-	slices.Sort(steps)
-	return slices.Compact(steps)
+// Deferred are the deferred chunks of a device.
+type Deferred struct{ t *Tier }
+
+// Deferred returns the deferred chunks of the device.
+func (t *Tier) Deferred() Deferred { return Deferred{t} }
+
+// Steps returns the steps of the chunks, as given to TakeDeferred, in order and without repetition. It costs
+// nothing for each chunk.
+func (f Deferred) Steps() []uint64 {
+	b := f.t.behind
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.steps))
 }
 
-// WriteDeferred has the deferred chunks that want selects written behind. It does not wait for
-// that. step is as given to TakeDeferred.
-func (t *Tier) WriteDeferred(want func(id moraine.ChunkID, step uint64) bool) {
+// Of returns the headers of the chunks of the steps that want selects, oldest first.
+func (f Deferred) Of(want func(step uint64) bool) (out []tiers.Header) {
+	t := f.t
+	for _, d := range t.m.deferred.of(t.behind) {
+		if want(d.step) {
+			out = append(out, d.held.header)
+		}
+	}
+	return out
+}
+
+// Drop deletes those of some chunks that TakeDeferred took and that have never been on the device,
+// also those that are about to be written. It returns these. Readers that have such a chunk keep it until they
+// end. The error is Canceled, Timeout or Unavailable; the chunks returned with it are deleted.
+func (f Deferred) Drop(ctx context.Context, deletions []tiers.Deletion) (dropped []tiers.Deletion, err error) {
+	const op = "mem.Drop"
+	t := f.t
+	if err := t.begin(op); err != nil {
+		return nil, err
+	}
+	defer t.calls.Done()
+	for _, d := range deletions {
+		// A writer behind holds the claim. After it, the chunk is on the device.
+		if err := t.claims.Take(ctx, d.ID); err != nil {
+			return dropped, gaveUp(op, d.ID, err)
+		}
+		if t.behind.onlyDeferred(d) {
+			t.cancelWrite(d.ID, true)
+			dropped = append(dropped, d)
+		}
+		t.claims.Drop(d.ID)
+	}
+	return dropped, nil
+}
+
+// onlyDeferred reports whether a chunk was deferred, and no version of it is on the device. The caller holds
+// the claim.
+func (b *behind) onlyDeferred(d tiers.Deletion) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.chunks[d.ID]
+	return c != nil && c.step != 0 && !c.failed && !c.replaces && c.held.header.Version < d.Below
+}
+
+// Write has the chunks that want selects written behind. It does not wait for that. step is as given to
+// TakeDeferred.
+func (f Deferred) Write(want func(id moraine.ChunkID, step uint64) bool) {
+	t := f.t
 	for _, d := range t.m.deferred.of(t.behind) {
 		if want(d.key.id, d.step) {
 			t.behind.rise(d)

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/tiers"
 	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
@@ -70,14 +71,14 @@ func TestADeferredChunkIsWrittenWhenItsStepRises(t *testing.T) {
 	}
 	require.Equal(t, moraine.Memory, take(t, c.stack, tiertest.MakeChunk(t, id(50), 1, mib, 50), moraine.Memory))
 	c.written(t, 1) // the one that is not deferred
-	require.Equal(t, []uint64{10, 11, 12}, c.Deferred())
+	require.Equal(t, []uint64{10, 11, 12}, c.Deferred().Steps())
 	require.EqualValues(t, 6*mib, c.memory.Stats().DeferredBytes)
 
-	c.WriteDeferred(func(_ moraine.ChunkID, step uint64) bool { return step == 11 })
+	c.Deferred().Write(func(_ moraine.ChunkID, step uint64) bool { return step == 11 })
 	c.written(t, 3)
 	require.NoError(t, c.Sync(t.Context(), []moraine.ChunkID{id(5)}))
 	c.written(t, 4)
-	require.Equal(t, []uint64{10, 12}, c.Deferred())
+	require.Equal(t, []uint64{10, 12}, c.Deferred().Steps())
 	for n, level := range []moraine.Level{moraine.Memory, moraine.Memory, moraine.NVMe, moraine.NVMe, moraine.NVMe, moraine.Memory} {
 		_, got, err := c.Where(t.Context(), id(n+1))
 		require.NoError(t, err)
@@ -85,7 +86,7 @@ func TestADeferredChunkIsWrittenWhenItsStepRises(t *testing.T) {
 	}
 
 	require.NoError(t, c.Delete(t.Context(), id(6), 2))
-	require.Equal(t, []uint64{10}, c.Deferred())
+	require.Equal(t, []uint64{10}, c.Deferred().Steps())
 	_, _, err := c.Where(t.Context(), id(6))
 	require.ErrorIs(t, err, moraine.NotFound)
 	c.written(t, 4)
@@ -110,7 +111,7 @@ func TestTheOldestDeferredChunksAreWrittenWhenMemoryIsShort(t *testing.T) {
 		c.written(t, int64(max(0, n+1-18)))
 	}
 	require.EqualValues(t, 7, c.memory.Stats().Pressed)
-	steps := c.Deferred()
+	steps := c.Deferred().Steps()
 	require.Equal(t, uint64(8), steps[0], "the oldest go first")
 	require.Len(t, steps, 18)
 	for _, ch := range chunks {
@@ -143,10 +144,68 @@ func TestADeferredChunkIsReplaced(t *testing.T) {
 	require.Equal(t, moraine.Memory, c.takeFor(t, first, 7))
 	require.Equal(t, moraine.Memory, c.takeFor(t, first, 7), "its answer was lost")
 	require.Equal(t, moraine.Memory, c.takeFor(t, second, 8))
-	require.Equal(t, []uint64{8}, c.Deferred())
+	require.Equal(t, []uint64{8}, c.Deferred().Steps())
 	second.Check(t, c)
 	c.written(t, 0)
 	require.Equal(t, moraine.NVMe, take(t, c.stack, tiertest.MakeChunk(t, id(1), 3, mib, 3), moraine.NVMe))
-	require.Empty(t, c.Deferred())
+	require.Empty(t, c.Deferred().Steps())
 	c.written(t, 1)
+}
+
+// Drop gives memory back at once, and leaves what is on the device, what is of a later version, and what was
+// never deferred.
+func TestDroppedChunksAreThoseThatWereNeverWritten(t *testing.T) {
+	c := overCounted(t)
+	chunk := func(n int, version moraine.LayoutVersion) tiertest.Chunk {
+		return tiertest.MakeChunk(t, id(n), version, mib, uint64(n))
+	}
+	require.Equal(t, moraine.NVMe, take(t, c.stack, chunk(3, 1), moraine.NVMe))
+	for n, version := range map[int]moraine.LayoutVersion{1: 1, 2: 1, 3: 2, 4: 5} {
+		require.Equal(t, moraine.Memory, c.takeFor(t, chunk(n, version), 7))
+	}
+	require.NoError(t, c.Sync(t.Context(), []moraine.ChunkID{id(2)}))
+	require.Len(t, c.Deferred().Of(func(step uint64) bool { return step == 7 }), 3)
+	_, _, _ = c.Left()
+	view, err := c.View(t.Context(), id(1), 0, mib)
+	require.NoError(t, err)
+	var all []tiers.Deletion
+	for n := range 5 {
+		all = append(all, tiers.Deletion{ID: id(n + 1), Below: 3})
+	}
+	dropped, err := c.Deferred().Drop(t.Context(), all)
+	require.NoError(t, err)
+	require.Equal(t, all[:1], dropped)
+	require.Equal(t, chunk(1, 1).Data, view.Data, "a reader keeps it")
+	view.Release()
+	_, _, err = c.Where(t.Context(), id(1))
+	require.ErrorIs(t, err, moraine.NotFound)
+	for n, version := range map[int]moraine.LayoutVersion{2: 1, 3: 2, 4: 5} {
+		chunk(n, version).Check(t, c)
+	}
+	require.EqualValues(t, 2*mib, c.memory.Stats().DeferredBytes)
+	written, deleted, missed := c.Left()
+	require.Empty(t, written)
+	require.Equal(t, []moraine.ChunkID{id(1)}, deleted)
+	require.False(t, missed)
+	c.written(t, 2)
+}
+
+// Left names each chunk that has stopped being dirty, once, and says which of them were deleted.
+func TestLeftNamesWhatIsNotDirtyAnyMore(t *testing.T) {
+	c := overCounted(t)
+	for n := range 4 {
+		require.Equal(t, moraine.Memory, c.takeFor(t, tiertest.MakeChunk(t, id(n+1), 1, mib, 1), 7))
+	}
+	written, deleted, _ := c.Left()
+	require.Empty(t, written)
+	require.Empty(t, deleted)
+	require.NoError(t, c.Sync(t.Context(), []moraine.ChunkID{id(1)}))
+	require.NoError(t, c.DeleteAll(t.Context(), []tiers.Deletion{{ID: id(2), Below: 2}}))
+	require.NoError(t, c.Delete(t.Context(), id(3), 2))
+	written, deleted, _ = c.Left()
+	require.ElementsMatch(t, []moraine.ChunkID{id(1), id(3)}, written)
+	require.Equal(t, []moraine.ChunkID{id(2)}, deleted)
+	written, deleted, _ = c.Left()
+	require.Empty(t, written)
+	require.Empty(t, deleted)
 }

@@ -24,7 +24,7 @@ func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, su
 }
 
 // TakeDeferred is Take at level Memory of a chunk that is not written behind before
-// WriteDeferred selects its step, memory is short, or Run ends. step is not 0. Where
+// Deferred.Write selects its step, memory is short, or Run ends. step is not 0. Where
 // Take would not write behind, the chunk is on the device when TakeDeferred returns.
 func (t *Tier) TakeDeferred(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, step uint64) (moraine.Level, error) {
 	level, err := t.take(ctx, h, buf, sums, moraine.Memory, step)
@@ -113,7 +113,7 @@ func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffe
 // hold makes a chunk a dirty one. replaces says whether the device has an older
 // version. The caller holds the claim.
 func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces bool, step uint64) error {
-	t.cancelWrite(h.ID) // the dirty version is older
+	t.cancelWrite(h.ID, false) // the dirty version is older
 	c := chunkOf(t.key(h.ID), h, buf, sums)
 	c.dirty, c.refs = true, 1
 	// The writer needs the claim, so readers find the chunk here before it is

@@ -76,7 +76,7 @@ func (t *Tier) put(ctx context.Context, h tiers.Header, data []byte, sums []uint
 		return err
 	}
 	if old != nil && *old != h {
-		t.cancelWrite(h.ID)
+		t.cancelWrite(h.ID, false)
 	}
 	return nil
 }
@@ -193,11 +193,16 @@ func (t *Tier) load(ctx context.Context, id moraine.ChunkID, off, n int64) (*tie
 
 // Delete implements tiers.Tier.
 func (t *Tier) Delete(ctx context.Context, id moraine.ChunkID, below moraine.LayoutVersion) error {
-	return t.DeleteAll(ctx, []tiers.Deletion{{ID: id, Below: below}})
+	return t.deleteAll(ctx, []tiers.Deletion{{ID: id, Below: below}}, false)
 }
 
 // DeleteAll implements tiers.Deleter.
 func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error {
+	return t.deleteAll(ctx, deletions, true)
+}
+
+// deleteAll is DeleteAll. ordered is for Left: the metadata service knows of the deletions.
+func (t *Tier) deleteAll(ctx context.Context, deletions []tiers.Deletion, ordered bool) error {
 	const op = "mem.Delete"
 	if err := t.begin(op); err != nil {
 		return err
@@ -213,7 +218,7 @@ func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error 
 			return gaveUp(op, d.ID, err)
 		}
 		if h := t.behind.header(d.ID); h != nil && h.Version < d.Below {
-			t.cancelWrite(d.ID)
+			t.cancelWrite(d.ID, ordered)
 		}
 		t.claims.Drop(d.ID)
 	}
@@ -270,7 +275,9 @@ func (t *Tier) Close() error {
 	t.lifeMu.Unlock()
 	t.calls.Wait()
 	t.behind.running.Wait()
-	t.cancelAll()
+	for _, h := range t.behind.from(moraine.ChunkID{}) { // those that could not be written
+		t.cancelWrite(h.ID, false)
+	}
 	t.m.cache.dropTier(t.number)
 	return t.lower.Close()
 }

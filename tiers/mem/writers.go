@@ -118,7 +118,7 @@ func (t *Tier) fail(d *dirtyChunk, err error) error {
 // holds the claim.
 func (t *Tier) finish(d *dirtyChunk) {
 	t.behind.mu.Lock()
-	t.behind.remove(d)
+	t.behind.remove(d, false)
 	t.behind.mu.Unlock()
 	t.release(d)
 	close(d.done)
@@ -132,15 +132,15 @@ func (t *Tier) release(d *dirtyChunk) {
 }
 
 // cancelWrite ends a dirty chunk that need not be written. Its writer, if it has one,
-// notices that. The caller holds the claim.
-func (t *Tier) cancelWrite(id moraine.ChunkID) {
+// notices that. deleted is for Left. The caller holds the claim.
+func (t *Tier) cancelWrite(id moraine.ChunkID, deleted bool) {
 	t.behind.mu.Lock()
 	d := t.behind.chunks[id]
 	failed, waits := d != nil && d.failed, false
 	if d != nil {
-		t.behind.remove(d)
+		t.behind.remove(d, deleted)
 		d.canceled = true
-		waits = t.m.deferred.take(d)
+		waits = t.behind.undefer(d)
 	}
 	t.behind.mu.Unlock()
 	t.m.cache.drop(t.key(id))
@@ -149,12 +149,5 @@ func (t *Tier) cancelWrite(id moraine.ChunkID) {
 	}
 	if waits {
 		close(d.done)
-	}
-}
-
-// cancelAll ends, at the end, the chunks that could not be written.
-func (t *Tier) cancelAll() {
-	for _, h := range t.behind.from(moraine.ChunkID{}) {
-		t.cancelWrite(h.ID)
 	}
 }

@@ -8416,15 +8416,20 @@ func (x *SuspectChunk) GetParity() bool {
 	return false
 }
 
-// ListMemory lists the chunks of a device that are recorded at level memory, in
-// order: its server reports where each is now (SettleChunks).
+// ListMemory lists the chunks of a device that are recorded at level memory, those
+// recorded first before others: its server reports where each is now (SettleChunks).
 type ListMemory struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"` // those after this one; 0: from the first on
-	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`                                        // 1,024 at most, which is also the default
-	DeferredFor   []uint64               `protobuf:"fixed64,5,rep,packed,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"` // PutChunk.deferred_for of the chunks whose writes wait, 1,024 at most
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Device uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	// Where an earlier answer ended: its at, and its last chunk. The answer has what comes after that.
+	// after 0: from the first on.
+	After       uint64   `protobuf:"varint,7,opt,name=after,proto3" json:"after,omitempty"`
+	AfterStripe uint64   `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"`
+	AfterIndex  uint32   `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
+	Limit       uint32   `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`                                        // 1,024 at most, which is also the default
+	DeferredFor []uint64 `protobuf:"fixed64,5,rep,packed,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"` // PutChunk.deferred_for of the chunks whose writes wait, 1,024 at most
+	// Chunks that are only in the server's memory, of steps that were removed; 1,024 at most.
+	OfGone        []*ChunkReport `protobuf:"bytes,6,rep,name=of_gone,json=ofGone,proto3" json:"of_gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8466,6 +8471,13 @@ func (x *ListMemory) GetDevice() uint32 {
 	return 0
 }
 
+func (x *ListMemory) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
 func (x *ListMemory) GetAfterStripe() uint64 {
 	if x != nil {
 		return x.AfterStripe
@@ -8494,12 +8506,21 @@ func (x *ListMemory) GetDeferredFor() []uint64 {
 	return nil
 }
 
+func (x *ListMemory) GetOfGone() []*ChunkReport {
+	if x != nil {
+		return x.OfGone
+	}
+	return nil
+}
+
 type MemoryReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*SettledChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // stripe and index
 	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	Write         []uint64               `protobuf:"fixed64,3,rep,packed,name=write,proto3" json:"write,omitempty"` // of deferred_for: these steps go on to the devices
 	Gone          []uint64               `protobuf:"fixed64,4,rep,packed,name=gone,proto3" json:"gone,omitempty"`   // of deferred_for: these steps were removed
+	Dead          []*Deletion            `protobuf:"bytes,5,rep,name=dead,proto3" json:"dead,omitempty"`            // of of_gone: no record can name them any more
+	At            uint64                 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`               // the number of the last of chunks: see ListMemory.after
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8560,6 +8581,20 @@ func (x *MemoryReply) GetGone() []uint64 {
 		return x.Gone
 	}
 	return nil
+}
+
+func (x *MemoryReply) GetDead() []*Deletion {
+	if x != nil {
+		return x.Dead
+	}
+	return nil
+}
+
+func (x *MemoryReply) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
 }
 
 // SettleChunks reports the outcome of chunks that are recorded at level memory: a
@@ -8906,6 +8941,7 @@ type Deletion struct {
 	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	Below         uint32                 `protobuf:"varint,4,opt,name=below,proto3" json:"below,omitempty"`
+	InMemory      bool                   `protobuf:"varint,5,opt,name=in_memory,json=inMemory,proto3" json:"in_memory,omitempty"` // of DeletedChunks: the chunk was in memory alone, so that no backup relies on it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8966,6 +9002,13 @@ func (x *Deletion) GetBelow() uint32 {
 		return x.Below
 	}
 	return 0
+}
+
+func (x *Deletion) GetInMemory() bool {
+	if x != nil {
+		return x.InMemory
+	}
+	return false
 }
 
 // DeletedChunks reports deletions that were carried out.
@@ -14836,20 +14879,24 @@ const file_metadata_proto_rawDesc = "" +
 	"\fSuspectChunk\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x16\n" +
-	"\x06parity\x18\x03 \x01(\bR\x06parity\"\xa1\x01\n" +
+	"\x06parity\x18\x03 \x01(\bR\x06parity\"\xeb\x01\n" +
 	"\n" +
 	"ListMemory\x12\x16\n" +
-	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x14\n" +
+	"\x05after\x18\a \x01(\x04R\x05after\x12!\n" +
 	"\fafter_stripe\x18\x02 \x01(\x06R\vafterStripe\x12\x1f\n" +
 	"\vafter_index\x18\x03 \x01(\rR\n" +
 	"afterIndex\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\rR\x05limit\x12!\n" +
-	"\fdeferred_for\x18\x05 \x03(\x06R\vdeferredFor\"\x7f\n" +
+	"\fdeferred_for\x18\x05 \x03(\x06R\vdeferredFor\x122\n" +
+	"\aof_gone\x18\x06 \x03(\v2\x19.moraine.wire.ChunkReportR\x06ofGone\"\xbb\x01\n" +
 	"\vMemoryReply\x122\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x1a.moraine.wire.SettledChunkR\x06chunks\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
 	"\x05write\x18\x03 \x03(\x06R\x05write\x12\x12\n" +
-	"\x04gone\x18\x04 \x03(\x06R\x04gone\"p\n" +
+	"\x04gone\x18\x04 \x03(\x06R\x04gone\x12*\n" +
+	"\x04dead\x18\x05 \x03(\v2\x16.moraine.wire.DeletionR\x04dead\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\x04R\x02at\"p\n" +
 	"\fSettleChunks\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x122\n" +
@@ -14874,12 +14921,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12/\n" +
 	"\x06ranges\x18\x03 \x03(\v2\x17.moraine.wire.ByteRangeR\x06ranges\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"f\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\x83\x01\n" +
 	"\bDeletion\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
 	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x14\n" +
-	"\x05below\x18\x04 \x01(\rR\x05below\"A\n" +
+	"\x05below\x18\x04 \x01(\rR\x05below\x12\x1b\n" +
+	"\tin_memory\x18\x05 \x01(\bR\binMemory\"A\n" +
 	"\rDeletedChunks\x120\n" +
 	"\adeleted\x18\x01 \x03(\v2\x16.moraine.wire.DeletionR\adeleted\"\x80\x02\n" +
 	"\fReportChunks\x12\x16\n" +
@@ -15818,69 +15866,71 @@ var file_metadata_proto_depIdxs = []int32{
 	73,  // 203: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
 	212, // 204: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
 	76,  // 205: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	80,  // 206: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	80,  // 207: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	213, // 208: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 209: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	214, // 210: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 211: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 212: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 213: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	205, // 214: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 215: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 216: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 217: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 218: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	199, // 219: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	201, // 220: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 221: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 222: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 223: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	213, // 224: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	215, // 225: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 226: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 227: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	205, // 228: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 229: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	206, // 230: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	206, // 231: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	205, // 232: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 233: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 234: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	216, // 235: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 236: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 237: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 238: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 239: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 240: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 241: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 242: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 243: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 244: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 245: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 246: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 247: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 248: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	203, // 249: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 250: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 251: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 252: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 253: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 254: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 255: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 256: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 257: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 258: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 259: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 260: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 261: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 262: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 263: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	264, // [264:264] is the sub-list for method output_type
-	264, // [264:264] is the sub-list for method input_type
-	264, // [264:264] is the sub-list for extension type_name
-	264, // [264:264] is the sub-list for extension extendee
-	0,   // [0:264] is the sub-list for field type_name
+	87,  // 206: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	80,  // 207: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	84,  // 208: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	80,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	213, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	214, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	205, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	199, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	201, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	213, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	215, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	205, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 231: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	206, // 232: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	206, // 233: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	205, // 234: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 235: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 236: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	216, // 237: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 238: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 239: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 240: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 241: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 242: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 243: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 244: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 245: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 246: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 247: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 248: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 249: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 250: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	203, // 251: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 252: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 253: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 254: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 255: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 256: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 257: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 258: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 259: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 260: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 261: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 262: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 263: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 264: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 265: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	266, // [266:266] is the sub-list for method output_type
+	266, // [266:266] is the sub-list for method input_type
+	266, // [266:266] is the sub-list for extension type_name
+	266, // [266:266] is the sub-list for extension extendee
+	0,   // [0:266] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }

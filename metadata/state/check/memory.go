@@ -29,7 +29,7 @@ func (c *contentChecks) inMemory() error {
 		listed := 0
 		for n := range s.Chunks {
 			ch := &s.Chunks[n]
-			if rows[string(c.K.MemoryChunk(ch.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] {
+			if rows[string(c.K.MemoryChunk(ch.Device, s.MemoryAt, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] {
 				listed++
 			} else if fleet.IsInMemory(ch) && listed > 0 {
 				c.problem("chunk %d of stripe %s is in memory, but not in the index", n, s.ID)

@@ -201,7 +201,7 @@ func adoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.Chun
 	old := s.Layout().Devices
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	if c := &s.Chunks[chunk.Index]; c.Device != id {
-		LeaveMemory(t, chunk, c)
+		LeaveMemory(t, s, chunk.Index, c)
 		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0 // Placed never adopts a chunk that is only in memory
 		tomb, since, dead, err := TombstoneOf(&t.View, id, chunk)
 		if err != nil {

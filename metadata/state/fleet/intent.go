@@ -234,7 +234,7 @@ func fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*re
 func moveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	c := &s.Chunks[in.Chunk.Index]
 	old := c.Device
-	LeaveMemory(t, in.Chunk, c)
+	LeaveMemory(t, s, in.Chunk.Index, c)
 	c.Device, c.Level, c.Epoch = in.Device, moraine.NVMe, 0
 	s.Version = max(s.Version, in.Version)
 	t.Del(t.K.Intent(in.Chunk))

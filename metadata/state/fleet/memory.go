@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"encoding/binary"
+	"slices"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
-	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -30,15 +32,24 @@ func IsInMemory(c *moraine.ChunkState) bool { return c.Level == moraine.Memory &
 // IsVoid reports whether a chunk was only in memory and is gone.
 func IsVoid(c *moraine.ChunkState) bool { return c.Level == moraine.Memory && c.Epoch == 0 }
 
-// AddStripes writes new stripes and lists their chunks in memory.
+// AddStripes writes new stripes and lists their chunks in memory. Their numbers grow, so that a device's
+// server reads only those that are new to it.
 func AddStripes(t *kvtx.Tx, stripes []*moraine.Stripe) {
+	at := uint64(0) // of this command
 	for _, s := range stripes {
+		s.MemoryAt = 0
+		if slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return IsInMemory(&c) }) {
+			if at == 0 {
+				at = t.Next(record.CMemory)
+			}
+			s.MemoryAt = at
+		}
 		InsertStripe(t, s)
 		for n := range s.Chunks {
 			if !IsInMemory(&s.Chunks[n]) {
 				continue
 			}
-			t.Insert(t.K.MemoryChunk(s.Chunks[n].Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}), []byte{memoryVersion})
+			t.Insert(t.K.MemoryChunk(s.Chunks[n].Device, at, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}), []byte{memoryVersion})
 		}
 	}
 }
@@ -55,11 +66,11 @@ func InOneMemory(v *kvtx.View, s *moraine.Stripe) (bool, error) {
 	return false, nil
 }
 
-// LeaveMemory removes a chunk from the table of chunks in memory, if it is listed. The caller
+// LeaveMemory removes a chunk of a stripe from the table of chunks in memory, if it is listed. The caller
 // writes the stripe.
-func LeaveMemory(t *kvtx.Tx, id moraine.ChunkID, c *moraine.ChunkState) {
+func LeaveMemory(t *kvtx.Tx, s *moraine.Stripe, index uint8, c *moraine.ChunkState) {
 	if IsInMemory(c) {
-		t.Del(t.K.MemoryChunk(c.Device, id))
+		t.Del(t.K.MemoryChunk(c.Device, s.MemoryAt, moraine.ChunkID{Stripe: s.ID, Index: index}))
 	}
 }
 
@@ -95,7 +106,7 @@ func settleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) erro
 	if c.Device != device || !IsInMemory(c) {
 		return nil
 	}
-	LeaveMemory(t, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}, c)
+	LeaveMemory(t, s, uint8(w.GetIndex()), c)
 	c.Epoch = 0
 	// A chunk that differs from its record counts as gone.
 	if !w.GetGone() && w.GetCrc() == c.CRC && moraine.LayoutVersion(w.GetVersion()) <= s.Version {
@@ -106,8 +117,8 @@ func settleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) erro
 	return QueueRepair(t, s, 0)
 }
 
-// ReadMemory lists the chunks of a device that are recorded as in memory. It also says what should
-// happen to the chunks whose writes the device defers.
+// ReadMemory lists the chunks of a device that are recorded as in memory, in the order of their commits. It
+// also says what should happen to the chunks whose writes the device defers.
 func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
 	limit := maxMemoryListed
 	if n := int(op.GetLimit()); n > 0 {
@@ -116,40 +127,30 @@ func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
 	prefix := v.K.MemoryChunks(id)
 	lo := prefix
-	if op.GetAfterStripe() != 0 {
-		lo = append(v.K.MemoryChunk(id, moraine.ChunkID{Stripe: moraine.StripeID(op.GetAfterStripe()), Index: uint8(min(op.GetAfterIndex(), 255))}), 0)
+	if op.GetAfter() != 0 {
+		lo = append(v.K.MemoryChunk(id, op.GetAfter(), moraine.ChunkID{Stripe: moraine.StripeID(op.GetAfterStripe()), Index: uint8(min(op.GetAfterIndex(), 255))}), 0)
 	}
-	reply := &wire.MemoryReply{}
+	reply := &wire.MemoryReply{At: op.GetAfter()}
 	err := v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
 		if len(reply.Chunks) == limit {
 			reply.More = true
 			return false
 		}
 		c := ChunkOfKey(key)
+		reply.At = binary.BigEndian.Uint64(key[len(prefix):])
 		reply.Chunks = append(reply.Chunks, &wire.SettledChunk{Stripe: uint64(c.Stripe), Index: uint32(c.Index)})
 		return true
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}, judgeDeferred(v, op.GetDeferredFor(), reply)
-}
-
-// judgeDeferred says of steps, by their directories, which go on to the devices, and which were removed.
-// The others stay in memory.
-func judgeDeferred(v *kvtx.View, dirs []uint64, reply *wire.MemoryReply) error {
-	for _, id := range dirs[:min(len(dirs), maxMemoryListed)] {
-		s, err := tree.StepOfDir(v, moraine.InodeID(id))
-		switch {
-		case err != nil:
-			return err
-		case s == nil || s.State == record.StepDeleted:
-			reply.Gone = append(reply.Gone, id)
-		case !s.StaysInMemory:
-			reply.Write = append(reply.Write, id)
-		}
+	if err := judgeDeferred(v, op.GetDeferredFor(), reply); err != nil {
+		return nil, err
 	}
-	return nil
+	if reply.Dead, err = deadInMemory(v, id, op.GetOfGone()); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}, nil
 }
 
 // InMemory reports whether chunks of a device are recorded as in memory.

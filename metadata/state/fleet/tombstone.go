@@ -70,7 +70,7 @@ func DropTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, s rec
 const MaxDeleted = 1024
 
 // DropTombstones removes the tombstones of deleted chunks. It keeps a tombstone if the deletion
-// covered fewer versions.
+// covered fewer versions. That of a chunk which was in memory alone stays for the grace.
 func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, error) {
 	if len(deleted) > MaxDeleted {
 		return nil, kvtx.Fail(moraine.TooLarge, "deleted chunks", "", "the request has %d deletions, %d at most", len(deleted), MaxDeleted)
@@ -85,13 +85,16 @@ func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, e
 		if err != nil {
 			return nil, err
 		}
-		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.Below {
-			if err := gaveBack(t, id, s, since); err != nil {
-				return nil, err
-			}
-			if err := DropTombstone(t, id, chunk, s, since); err != nil {
-				return nil, err
-			}
+		if !ok || moraine.LayoutVersion(w.GetBelow()) < s.Below {
+			continue
+		}
+		if w.GetInMemory() {
+			err = neverOnDevice(t, id, chunk, s, since)
+		} else if err = gaveBack(t, id, s, since); err == nil {
+			err = DropTombstone(t, id, chunk, s, since)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return kvtx.Done(), nil

@@ -33,8 +33,11 @@ func (k fleetKeys) DeviceChunk(d moraine.DeviceID, c moraine.ChunkID) []byte {
 
 func (k fleetKeys) MemoryChunks(d moraine.DeviceID) []byte { return k.onDevice(record.TabMemory, d) }
 
-func (k fleetKeys) MemoryChunk(d moraine.DeviceID, c moraine.ChunkID) []byte {
-	return record.ChunkKey(k.onDevice(record.TabMemory, d), c)
+// MemoryChunk returns the key of a chunk in memory. at is the MemoryAt of its stripe: a device's chunks
+// are in the order of their commits.
+func (k fleetKeys) MemoryChunk(d moraine.DeviceID, at uint64, c moraine.ChunkID) []byte {
+	b := record.Be32(k.Key(record.TabMemory, 21), uint32(d))
+	return record.ChunkKey(record.Be64(b, at), c)
 }
 
 func (k fleetKeys) Tombstones(d moraine.DeviceID) []byte { return k.onDevice(record.TabTombstone, d) }

@@ -109,7 +109,7 @@ func releaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	for i, c := range s.Chunks {
 		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
 		t.Del(t.K.DeviceChunk(c.Device, chunk))
-		fleet.LeaveMemory(t, chunk, &c)
+		fleet.LeaveMemory(t, s, uint8(i), &c)
 		if err := fleet.AddTombstone(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), !fleet.IsVoid(&c)); err != nil {
 			return err
 		}

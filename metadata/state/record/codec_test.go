@@ -111,7 +111,7 @@ var codecs = append([]valueKind{
 		g, err := DecodeGrant(b)
 		return g.Encode(), err
 	}},
-	{"stripe", EncodeStripe(&moraine.Stripe{Scheme: moraine.Copies(2), Version: 4, Tenant: 1, Length: 100, LiveBytes: 90, RefCount: 2, Origin: 1<<40 | 9, KeyID: 6,
+	{"stripe", EncodeStripe(&moraine.Stripe{Scheme: moraine.Copies(2), Version: 4, Tenant: 1, Length: 100, LiveBytes: 90, RefCount: 2, Origin: 1<<40 | 9, KeyID: 6, MemoryAt: 300,
 		Chunks: []moraine.ChunkState{{Device: 3, CRC: 0xdeadbeef, Level: moraine.NVMe}, {Device: 4, CRC: 1, Level: moraine.Memory, Epoch: 17}}}), func(b []byte) ([]byte, error) {
 		s, err := DecodeStripe(0, b)
 		if err != nil {

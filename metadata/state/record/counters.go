@@ -63,6 +63,7 @@ const (
 	CBadObjects  // objects whose bucket object differs from the record
 	CReserved    // bytes that ranks of open steps announced, and have not sealed
 	CStuckMoves  // live jobs of the object tier that fail again and again: see Job.Stuck
+	CMemory      // last number issued of stripes with chunks in memory
 	numCounters
 )
 

@@ -39,7 +39,7 @@ const (
 	TabGrant      = 0x20 // last stripe -> live grant
 	TabEndedGrant = 0x21 // last stripe -> ended grant
 	TabStripe     = 0x22 // stripe -> record
-	TabMemory     = 0x23 // device | stripe | index: chunks that are only in memory
+	TabMemory     = 0x23 // device | number of the commit | stripe | index: chunks that are only in memory
 	TabUnsafe     = 0x24 // inode -> offset up to which a file below level nvme is known to be at nvme
 
 	TabHost         = 0x28 // node id -> record

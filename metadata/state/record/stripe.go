@@ -7,7 +7,7 @@ const stripeVersion = 1
 // EncodeStripe returns the stored value of a stripe; the number is in the key. It takes 74 ns, and 117 ns
 // through a codec.
 func EncodeStripe(s *moraine.Stripe) []byte {
-	b := make([]byte, 0, 40+12*len(s.Chunks))
+	b := make([]byte, 0, 44+12*len(s.Chunks))
 	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
 	b = putUvarint(b, uint64(s.Version))
 	b = putUvarint(b, uint64(s.Tenant))
@@ -17,6 +17,7 @@ func EncodeStripe(s *moraine.Stripe) []byte {
 	b = putFixed64(b, uint64(s.Origin))
 	b = append(b, s.Cipher)
 	b = putUvarint(b, uint64(s.KeyID))
+	b = putUvarint(b, s.MemoryAt)
 	for i := range s.Chunks {
 		c := &s.Chunks[i]
 		b = putUvarint(b, uint64(c.Device))
@@ -41,6 +42,7 @@ func DecodeStripe(id moraine.StripeID, b []byte) (*moraine.Stripe, error) {
 	s.Origin = moraine.InodeID(d.Fixed64())
 	s.Cipher = d.Byte()
 	s.KeyID = d.U32()
+	s.MemoryAt = d.Uvarint()
 	n := min(s.Scheme.Chunks(), len(d.B))
 	s.Chunks = make([]moraine.ChunkState, n)
 	for i := range s.Chunks {
