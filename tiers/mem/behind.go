@@ -180,6 +180,16 @@ func (b *behind) wrote() {
 	b.change.Signal()
 }
 
+// rest runs fn in the middle of what next began. Another writer may begin a chunk meanwhile: one of a full
+// device writes nothing while it waits, and must not count as one that does.
+func (b *behind) rest(fn func()) {
+	b.wrote()
+	fn()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writing++
+}
+
 func (b *behind) accept(yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

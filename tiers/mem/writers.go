@@ -75,7 +75,7 @@ func (t *Tier) clean(ctx context.Context, d *dirtyChunk) error {
 		if !errors.Is(err, moraine.NoSpace) || tries >= lastTries {
 			return t.fail(d, err)
 		}
-		<-t.m.deps.Clock.After(retryPause)
+		t.behind.rest(func() { <-t.m.deps.Clock.After(retryPause) })
 	}
 }
 
