@@ -91,7 +91,9 @@ type View struct {
 	// BlockCRCs are the checksums of all blocks of the chunk; nil if the tier does
 	// not provide them. They must not be changed.
 	BlockCRCs []uint32
-	release   func()
+	// Memory is how many bytes of memory the view keeps until Release; 0: those of Data.
+	Memory  int64
+	release func()
 }
 
 // NewView makes a View; release, which may be nil, is called by Release.

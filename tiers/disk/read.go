@@ -115,7 +115,7 @@ func (r *reading) fill(buf *bufpool.Buffer) (*tiers.View, error) {
 	}
 	rng := data[r.off-r.first:][:r.n]
 	v := tiers.NewView(r.e.header, rng, crc.Range(rng, r.sums, r.off, r.e.header.Length), buf.Release)
-	v.BlockCRCs = r.sums
+	v.BlockCRCs, v.Memory = r.sums, int64(cap(p)) // with the head of the record, if it was read too
 	return v, nil
 }
 

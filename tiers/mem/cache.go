@@ -20,6 +20,7 @@ type held struct {
 	key    chunkKey
 	header tiers.Header
 	data   []byte
+	memory int64    // that free frees; a chunk that was read has the head of its record in front of data
 	sums   []uint32 // checksums of its blocks
 	free   func()   // frees the memory
 
@@ -167,7 +168,8 @@ func (c *cache) bytesOf(q *list.List) *int64 {
 	return &c.mainBytes
 }
 
-func (h *held) size() int64 { return int64(cap(h.data)) }
+// size returns the memory that the chunk keeps.
+func (h *held) size() int64 { return h.memory }
 
 // remove removes a chunk, and makes a running fill of it void. The caller holds mu,
 // and calls freeIfIdle of the result without it.
@@ -378,5 +380,5 @@ func (c *cache) cleaned(h *held) {
 
 // chunkOf makes a clean chunk of a buffer, which it takes.
 func chunkOf(key chunkKey, h tiers.Header, buf *bufpool.Buffer, sums []uint32) *held {
-	return &held{key: key, header: h, data: buf.Bytes(), sums: sums, free: buf.Release}
+	return &held{key: key, header: h, data: buf.Bytes(), memory: int64(cap(buf.Bytes())), sums: sums, free: buf.Release}
 }

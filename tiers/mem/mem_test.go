@@ -284,3 +284,19 @@ func TestScansDoNotEvictHotChunks(t *testing.T) {
 		require.Equal(t, 1, cold[id(h+1)], "chunk %d was read again", h+1)
 	}
 }
+
+// A chunk that was read from the device is counted with the head of its record, which lies in the same buffer: what
+// is lent of the arena, and in no chunk, is in use by a request.
+func TestACachedChunkIsCountedWithAllItsMemory(t *testing.T) {
+	fsys := vfs.NewMem(1)
+	format(t, fsys)
+	s := open(t, 32*mib, func(m *mem.Memory) mem.Lower { return openDisk(t, fsys, m) })
+	for n, length := range []int{100, 4096, mib + 5} {
+		c := tiertest.MakeChunk(t, id(n+1), 1, length, 1)
+		require.NoError(t, s.Put(t.Context(), c.Header, c.Data, c.Sums))
+		c.Check(t, s)
+	}
+	now := s.memory.Stats()
+	require.Equal(t, 3, now.Chunks)
+	require.Equal(t, now.Arena.InUseBytes, now.CleanBytes)
+}

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,7 +183,7 @@ func (t *Tier) load(ctx context.Context, id moraine.ChunkID, off, n int64) (*tie
 		t.m.cache.forget(key, f)
 		return v, err
 	}
-	h := &held{key: key, header: v.Header, data: v.Data, sums: v.BlockCRCs, free: v.Release, upTo: n}
+	h := &held{key: key, header: v.Header, data: v.Data, memory: cmp.Or(v.Memory, int64(cap(v.Data))), sums: v.BlockCRCs, free: v.Release, upTo: n}
 	if !t.m.cache.keep(f, h) {
 		return v, nil
 	}
