@@ -102,6 +102,28 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// TestAStepThatRoseBelongsToTheSameLevels: every step to memory, which keeps the last two, and every 10th to nvme. Step 32
+// rose because somebody asked. It counts as one of the last two, and goes when two newer ones are there, as if it had not
+// risen. The newest step at nvme stays, whether it rose or not.
+func TestAStepThatRoseBelongsToTheSameLevels(t *testing.T) {
+	rules := []Rule{{Level: memory, KeepLast: 2}, {Level: nvme, Every: 10, KeepLast: 3}}
+	for _, c := range []struct{ steps, want string }{
+		{"32m 31m 30n 20n", "ssss"},
+		{"32n 31m 30n 20n", "ssss"},
+		{"33m 32n 31m 30n 20n", "ssrss"},
+		{"35m 34m 33m 32n 31m 30n 20n", "ssrsrss"},
+		{"35m 34m 33m 32np 31m 30n 20n", "ssrsrss"},
+		{"40n 39m 38m 32n 30n 20n", "ssrrss"},
+		{"40n 39m 38m 32m 30n 20n", "ssrrss"},
+		{"40n 39m 38m 32np 30n 20n", "ssrsss"},
+		{"50n 49m 40n 32np 30n 20n", "sssssr"},
+	} {
+		if got := verdicts(rules, list(t, c.steps)); got != c.want {
+			t.Errorf("the steps %s: %s, want %s", c.steps, got, c.want)
+		}
+	}
+}
+
 // TestEachVerdictHasAReason requires a sentence for every verdict.
 func TestEachVerdictHasAReason(t *testing.T) {
 	j := NewJudge([]Rule{{Level: nvme, KeepLast: 1}}, true)
