@@ -42,7 +42,8 @@ type ckptRun struct {
 // Ckpt measures checkpoints of four ranks of Llama 3 8B, by way of the agent of their node: the
 // time that a save takes from training, the time to each level, restores from each level, the bytes
 // that a restore by another number of ranks reads, and what all that does to a training loop. With
-// e.Repeat it measures the memory of so many saves in a row instead.
+// e.Repeat it measures the memory of so many saves in a row instead. After an error it returns the lines that
+// were measured before; without a second measurement of the limits their limits are the first.
 func Ckpt(ctx context.Context, e *Env) (lines []Line, err error) {
 	if e.Cluster == nil || e.Agent == nil {
 		return nil, errors.New("bench: ckpt needs a cluster and an agent of its own: leave out --path and --endpoint")
@@ -64,30 +65,47 @@ func Ckpt(ctx context.Context, e *Env) (lines []Line, err error) {
 			return nil, err
 		}
 	}
-	parts := []func(context.Context) ([]saveFigure, error){r.saves, r.restores, r.reshard, r.training}
-	var figures []saveFigure
+	f := figures{limits: r.limits, progress: e.Progress}
+	err = f.measure(ctx, r.saves, r.restores, r.reshard, r.training)
+	if err == nil {
+		var after ckptLimits
+		after, err = r.measureLimits(ctx, "after")
+		f.limits = f.limits.better(after)
+	}
+	return f.lines(), err
+}
+
+// figures are what a run has measured so far.
+type figures struct {
+	all      []saveFigure
+	limits   ckptLimits
+	progress func(format string, args ...any)
+}
+
+// measure runs the parts of a benchmark in turn, until one fails. Figures from before stay.
+func (f *figures) measure(ctx context.Context, parts ...func(context.Context, *figures) error) error {
 	for _, part := range parts {
-		more, err := part(ctx)
-		if err != nil {
-			return nil, err
+		if err := part(ctx, f); err != nil {
+			return err
 		}
-		for _, f := range more { // a run takes long, and may fail later
-			l := f(&r.limits)
-			if l.LimitName != "" {
-				e.Progress("%s: %.4g %s, %.2f of %s so far", l.Name, l.Value, l.Unit, l.Ratio, l.LimitName)
-			}
-		}
-		figures = append(figures, more...)
 	}
-	after, err := r.measureLimits(ctx, "after")
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// add takes a figure as soon as it is measured: a run takes long, and may fail later.
+func (f *figures) add(figure saveFigure) {
+	f.all = append(f.all, figure)
+	if l := figure(&f.limits); l.LimitName != "" {
+		f.progress("%s: %.4g %s, %.2f of %s so far", l.Name, l.Value, l.Unit, l.Ratio, l.LimitName)
 	}
-	r.limits = r.limits.better(after)
-	for _, f := range figures {
-		lines = append(lines, f(&r.limits))
+}
+
+// lines returns the figures beside the limits as they are known now.
+func (f *figures) lines() (lines []Line) {
+	for _, figure := range f.all {
+		lines = append(lines, figure(&f.limits))
 	}
-	return lines, nil
+	return lines
 }
 
 // saveFigure is a line that waits for the limits: they are the better of before and after.

@@ -17,23 +17,23 @@ var worlds = []uint32{2, 3, 8}
 
 // reshard measures how many bytes a restore by another number of ranks reads, for each byte that
 // it needs. Each job saves what it restored, for the next one.
-func (r *ckptRun) reshard(ctx context.Context) (figures []saveFigure, err error) {
+func (r *ckptRun) reshard(ctx context.Context, to *figures) error {
 	from, world, step := runName, uint32(ckptWorld), r.next
 	for i, next := range worlds {
 		r.Progress("restore by %d ranks of what %d saved", next, world)
-		to := ""
+		saved := ""
 		if i < len(worlds)-1 {
-			to = fmt.Sprintf("world-%d", next)
+			saved = fmt.Sprintf("world-%d", next)
 		}
-		read, err := r.reshardTo(ctx, from, step, to, next)
+		read, err := r.reshardTo(ctx, from, step, saved, next)
 		if err != nil {
-			return nil, fmt.Errorf("bench: restore by %d ranks of what %d saved: %w", next, world, err)
+			return fmt.Errorf("bench: restore by %d ranks of what %d saved: %w", next, world, err)
 		}
-		figures = append(figures, figure(Line{Name: r.name(fmt.Sprintf("ckpt-reshard-%d-%d", world, next)),
+		to.add(figure(Line{Name: r.name(fmt.Sprintf("ckpt-reshard-%d-%d", world, next)),
 			Value: float64(read) / gb, Unit: "GB read"}.against(float64(r.model.Bytes())/gb, "GB needed")))
-		from, world, step = to, next, 1
+		from, world, step = saved, next, 1
 	}
-	return figures, nil
+	return nil
 }
 
 // reshardTo restores a step by so many ranks, and saves it again as step 1 of another run, if that

@@ -12,38 +12,37 @@ import (
 
 // restores measures a restore of all ranks at once from each level. What was restored is compared
 // with what was saved, after the clock.
-func (r *ckptRun) restores(ctx context.Context) (figures []saveFigure, err error) {
+func (r *ckptRun) restores(ctx context.Context, to *figures) (err error) {
 	readers, err := openTrainers(ctx, r.Env, runName, r.trainers.shards(), "") // no agent: from the cluster
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, readers.close(ctx)) }()
 	arena, err := r.restoreFromArena(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	to.add(func(l *ckptLimits) Line { return arena.against(l.memcpy, "memcpy") })
 	memory, hits, err := r.restoreFromMemory(ctx, readers)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	to.add(func(l *ckptLimits) Line { return memory.against(l.loopbackGet, "loopback") })
+	to.add(figure(Line{Name: r.name("ckpt-restore-memory-hits"), Value: hits, Unit: "of chunk reads from memory"}))
 	if err := r.servers().cool(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	nvme, err := r.restore(ctx, "ckpt-restore-nvme", readers, moraine.NVMe)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	to.add(func(l *ckptLimits) Line { return nvme.against(l.diskRead, "disk") })
 	bucket, err := r.restoreFromBucket(ctx, readers)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return []saveFigure{
-		func(l *ckptLimits) Line { return arena.against(l.memcpy, "memcpy") },
-		func(l *ckptLimits) Line { return memory.against(l.loopbackGet, "loopback") },
-		figure(Line{Name: r.name("ckpt-restore-memory-hits"), Value: hits, Unit: "of chunk reads from memory"}),
-		func(l *ckptLimits) Line { return nvme.against(l.diskRead, "disk") },
-		func(l *ckptLimits) Line { return bucket.against(l.bucketGet, "plain GET from the bucket") },
-	}, nil
+	to.add(func(l *ckptLimits) Line { return bucket.against(l.bucketGet, "plain GET from the bucket") })
+	return nil
 }
 
 // restoreFromArena restores the newest step from the memory of the node, as a job that was started

@@ -9,41 +9,40 @@ import (
 )
 
 // saves measures the stall of the ranks, and the time from the last seal to each level.
-func (r *ckptRun) saves(ctx context.Context) ([]saveFigure, error) {
+func (r *ckptRun) saves(ctx context.Context, to *figures) error {
 	bytes := r.trainers.bytes
 	stall, err := r.median(ctx, moraine.Local, func(s *saved) float64 { return s.worst().Seconds() })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	stall.wall = stall.worst()
+	to.add(func(l *ckptLimits) Line {
+		return r.rate("ckpt-stall", bytes, stall.usage, stall.wrote).against(l.copyCRC, "copy+crc")
+	})
+	to.add(figure(Line{Name: r.name("ckpt-stall-time"), Value: stall.worst().Seconds(), Unit: "s of the slowest rank"}))
 	memory, err := r.median(ctx, moraine.Memory, tookSeconds)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	to.add(func(l *ckptLimits) Line {
+		return r.rate("ckpt-memory", bytes, memory.usage, memory.wrote).against(l.loopbackPut/1.5, "loopback/1.5")
+	})
 	nvme, err := r.median(ctx, moraine.NVMe, tookSeconds)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	to.add(func(l *ckptLimits) Line {
+		return r.rate("ckpt-nvme", bytes, nvme.usage, nvme.wrote).against(l.diskWrite/1.5, "disk/1.5")
+	})
 	r.Progress("a save to %s", moraine.Object)
 	object, err := r.settledSave(ctx, moraine.Object)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return []saveFigure{
-		func(l *ckptLimits) Line {
-			return r.rate("ckpt-stall", bytes, stall.usage, stall.wrote).against(l.copyCRC, "copy+crc")
-		},
-		figure(Line{Name: r.name("ckpt-stall-time"), Value: stall.worst().Seconds(), Unit: "s of the slowest rank"}),
-		func(l *ckptLimits) Line {
-			return r.rate("ckpt-memory", bytes, memory.usage, memory.wrote).against(l.loopbackPut/1.5, "loopback/1.5")
-		},
-		func(l *ckptLimits) Line {
-			return r.rate("ckpt-nvme", bytes, nvme.usage, nvme.wrote).against(l.diskWrite/1.5, "disk/1.5")
-		},
-		func(l *ckptLimits) Line {
-			return r.rate("ckpt-object", bytes, object.usage, object.wrote).against(l.bucketPut, "plain PUT into the bucket")
-		},
-	}, nil
+	to.add(func(l *ckptLimits) Line {
+		return r.rate("ckpt-object", bytes, object.usage, object.wrote).against(l.bucketPut, "plain PUT into the bucket")
+	})
+	return nil
 }
 
 func tookSeconds(s *saved) float64 { return s.took.Seconds() }

@@ -70,7 +70,7 @@ type torchRun struct {
 
 // Torch measures a save and a restore of the same state with stock PyTorch in several ways, in turn:
 // torch.save and DCP's FileSystemWriter on the disk, FileSystemWriter on a mount, and our writer. It
-// compares the bytes of each restore with the saved ones.
+// compares the bytes of each restore with the saved ones. After an error it returns the lines of the rounds before.
 func Torch(ctx context.Context, e *Env) (lines []Line, err error) {
 	if e.Cluster == nil || e.Agent == nil || e.Mount == nil {
 		return nil, errors.New("bench: torch needs a cluster, a mount and an agent of its own: leave out --path and --endpoint")
@@ -91,11 +91,17 @@ func Torch(ctx context.Context, e *Env) (lines []Line, err error) {
 	if err := r.warm(ctx); err != nil {
 		return nil, err
 	}
+	measured := func(w, r1 float64) []Line {
+		if len(r.got) == 0 {
+			return nil
+		}
+		return r.got.lines(e, r.bytes, max(w0, w)/gb, max(r0, r1)/gb)
+	}
 	for round := range e.Rounds + 1 { // the first warms allocators, caches and imports
 		e.Progress("round %d of %d", round, e.Rounds)
 		got, err := r.round(ctx, round)
 		if err != nil {
-			return nil, err
+			return measured(0, 0), err
 		}
 		if round > 0 {
 			r.got.add(got)
@@ -103,10 +109,7 @@ func Torch(ctx context.Context, e *Env) (lines []Line, err error) {
 	}
 	e.Progress("the disk, after")
 	w1, r1, err := r.disk(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.got.lines(e, r.bytes, max(w0, w1)/gb, max(r0, r1)/gb), nil
+	return measured(w1, r1), err
 }
 
 // open starts the agents, the mount and the ranks.

@@ -62,26 +62,30 @@ func (l *loop) run(work func() error) (float64, error) {
 
 // training measures a training loop alone, while a save is flushed, and while one is flushed with
 // the agent's rate limit.
-func (r *ckptRun) training(ctx context.Context) ([]saveFigure, error) {
+func (r *ckptRun) training(ctx context.Context, to *figures) error {
 	l := newLoop()
 	r.Progress("a training loop alone")
 	pause := time.Duration(r.Seconds * float64(time.Second))
 	before, err := l.run(func() error { return sleep(ctx, pause) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	flushed, err := r.trainWhileFlushing(ctx, l)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	after, err := l.run(func() error { return sleep(ctx, pause) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	alone := max(before, after)
-	figures := r.trainingLines("ckpt-train", flushed, alone)
+	r.trainingLines(to, "ckpt-train", flushed, alone)
 	paced, err := r.pacedTraining(ctx, l)
-	return append(figures, r.trainingLines("ckpt-train-paced", paced, alone)...), err
+	if err != nil {
+		return err
+	}
+	r.trainingLines(to, "ckpt-train-paced", paced, alone)
+	return nil
 }
 
 // trained is what a training loop did while a save was flushed.
@@ -90,11 +94,9 @@ type trained struct {
 	took time.Duration
 }
 
-func (r *ckptRun) trainingLines(name string, t trained, alone float64) []saveFigure {
-	return []saveFigure{
-		figure(Line{Name: r.name(name), Value: t.rate / gb, Unit: "GB/s"}.against(alone/gb, "the loop alone")),
-		figure(Line{Name: r.name(name + "-flush"), Value: t.took.Seconds(), Unit: "s from the seal to nvme"}),
-	}
+func (r *ckptRun) trainingLines(to *figures, name string, t trained, alone float64) {
+	to.add(figure(Line{Name: r.name(name), Value: t.rate / gb, Unit: "GB/s"}.against(alone/gb, "the loop alone")))
+	to.add(figure(Line{Name: r.name(name + "-flush"), Value: t.took.Seconds(), Unit: "s from the seal to nvme"}))
 }
 
 // trainWhileFlushing runs the loop from the last seal of a save until it is at level nvme.

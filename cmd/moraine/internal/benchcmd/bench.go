@@ -7,6 +7,7 @@ package benchcmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -225,10 +226,10 @@ func runBenchmark(ctx context.Context, env *cli.Env, o benchOptions, b benchmark
 			suffix = "-" + mode
 		}
 		lines, err := benchIn(ctx, env, o, b, mode, suffix)
-		if err != nil {
-			return err
+		if len(lines) > 0 || err == nil {
+			err = errors.Join(printLines(env, lines), err) // also what was measured before an error
 		}
-		if err := printLines(env, lines); err != nil {
+		if err != nil {
 			return err
 		}
 	}
