@@ -5,7 +5,8 @@ import "github.com/morainefs/moraine/client/ckpt/safetensors"
 // DType is the type of a tensor's elements.
 type DType = safetensors.DType
 
-// The types of elements, with the names of the safetensors format.
+// The types of elements, with the names of the safetensors format. The rare ones (C64, F8E8M0, F8E4M3FNUZ,
+// F8E5M2FNUZ) are in package safetensors.
 const (
 	F64    = safetensors.F64
 	F32    = safetensors.F32

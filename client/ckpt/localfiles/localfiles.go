@@ -117,6 +117,9 @@ func parse(path string, mem []byte) (*safetensors.Header, error) {
 		return nil, refuse(path, "not a safetensors file: %v", err)
 	}
 	h, err := safetensors.Parse(mem[:n], int64(len(mem)))
+	if errors.Is(err, safetensors.ErrDType) {
+		return nil, refuse(path, "%v", err)
+	}
 	if err != nil {
 		return nil, refuse(path, "not a safetensors file: %v", err)
 	}

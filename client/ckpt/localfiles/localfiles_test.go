@@ -40,6 +40,14 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorIs(t, err, moraine.InvalidArgument, name)
 		require.ErrorContains(t, err, name)
 	}
+	for dtype, says := range map[string]string{
+		"F4": "type F4 is not supported yet, its elements are parts of bytes", "F6_E2M3": "not supported yet", "F3": `unknown type "F3"`,
+	} {
+		_, err := localfiles.Open([]string{write(dtype+".safetensors", header(`{"w":{"dtype":"`+dtype+`","shape":[4],"data_offsets":[0,2]}}`)+"xy")})
+		require.ErrorIs(t, err, moraine.InvalidArgument, dtype)
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "not a safetensors file", "it may be a good one")
+	}
 	_, err := localfiles.Open([]string{filepath.Join(dir, "none")})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	f, err := localfiles.Open(append(many[:62], a))

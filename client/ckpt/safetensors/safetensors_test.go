@@ -128,6 +128,29 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// TestTypes: all types of the format whose elements are whole bytes have the name and the size that they have there.
+// The others are refused as types that are not supported.
+func TestTypes(t *testing.T) {
+	sizes := map[string]int{
+		"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+		"I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8,
+	}
+	for name, size := range sizes {
+		d, err := safetensors.ParseDType(name)
+		require.NoError(t, err, name)
+		require.Equal(t, size, d.Size(), name)
+		require.Equal(t, name, d.String())
+		b := file(fmt.Sprintf(`{"a":{"dtype":%q,"shape":[3],"data_offsets":[0,%d]}}`, name, 3*size))
+		_, err = safetensors.Parse(b, int64(len(b)+3*size))
+		require.NoError(t, err, name)
+	}
+	for _, name := range []string{"F4", "F6_E2M3", "F6_E3M2"} {
+		_, err := safetensors.ParseDType(name)
+		require.ErrorIs(t, err, safetensors.ErrDType)
+		require.ErrorContains(t, err, "type "+name+" is not supported yet")
+	}
+}
+
 func TestParseBounds(t *testing.T) {
 	_, err := safetensors.HeaderLen([]byte{1, 2, 3})
 	require.ErrorContains(t, err, "no header")
