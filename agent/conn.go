@@ -196,7 +196,7 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 	case req.Fetch != nil:
 		reply.Fetch, file, err = c.fetch(ctx, req.Fetch)
 	case req.Progress != nil:
-		reply.Progress, err = c.a.progress(c.uid, req.Progress)
+		reply.Progress, err = c.a.progress(ctx, c.uid, req.Progress)
 	case req.Status != nil:
 		reply.Status = c.status()
 	case aboutFiles(req):

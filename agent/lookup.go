@@ -75,13 +75,15 @@ func (a *Agent) unread(slots []*slot) {
 }
 
 // progress returns how much of a part is written. See agentproto.Progress.
-func (a *Agent) progress(uid uint32, req *agentproto.Progress) (*agentproto.ProgressReply, error) {
+func (a *Agent) progress(ctx context.Context, uid uint32, req *agentproto.Progress) (*agentproto.ProgressReply, error) {
+	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
+	p := a.parts[key]
 	if p == nil {
-		return nil, notKnown("agent.Progress", req.Run, req.Step)
+		a.mu.Unlock()
+		return forgotten{a, key}.progress(ctx)
 	}
+	defer a.mu.Unlock()
 	reply := &agentproto.ProgressReply{State: p.state}
 	reply.Written, reply.Bytes = p.progress()
 	return reply, nil
@@ -100,31 +102,27 @@ func (p *part) progress() (written, total int64) {
 	return written, total
 }
 
-// notKnown is the error of a request for a part that the node does not have.
-func notKnown(op, run string, step uint64) error {
-	return &moraine.Error{Op: op, Ref: fmt.Sprintf("%s step %d", run, step), Kind: moraine.NotFound,
-		Err: errors.New("the node has no such part: it was never sealed here, or has long ended")}
-}
-
 // wait waits until a part has reached a level. See agentproto.Wait.
 func (a *Agent) wait(ctx context.Context, uid uint32, req *agentproto.Wait) (*agentproto.WaitReply, error) {
+	key := partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}
+	level, err := moraine.ParseLevel(req.Level)
+	if req.Level != agentproto.Local && req.Level != agentproto.Written && (level < moraine.Memory || level > moraine.Object) {
+		return nil, &moraine.Error{Op: "agent.Wait", Kind: moraine.Unimplemented,
+			Err: errors.Join(err, fmt.Errorf("level %q: wait for local, part, memory, nvme or object", req.Level))}
+	}
 	a.mu.Lock()
-	p := a.parts[partKey{uid, req.Run, req.Rank, req.Attempt, req.Step}]
+	p := a.parts[key]
 	a.mu.Unlock()
 	if p == nil {
-		return nil, notKnown("agent.Wait", req.Run, req.Step)
+		return forgotten{a, key}.wait(ctx, req.Level, level)
 	}
 	var until chan struct{}
-	level, err := moraine.ParseLevel(req.Level)
 	switch {
 	case req.Level == agentproto.Local:
 	case req.Level == agentproto.Written, level == moraine.Memory:
 		until = p.written
-	case level == moraine.NVMe, level == moraine.Object:
-		until = p.ended
 	default:
-		return nil, &moraine.Error{Op: "agent.Wait", Kind: moraine.Unimplemented,
-			Err: errors.Join(err, fmt.Errorf("level %q: wait for local, part, memory, nvme or object", req.Level))}
+		until = p.ended
 	}
 	if until != nil {
 		select {

@@ -1,9 +1,12 @@
 package integration_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,6 +183,49 @@ func TestPython(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), " passed")
+}
+
+// TestAPythonJobOutlivesItsAgent: the agent is killed while a Python program waits for a step, and is started again.
+// The wait goes on, and the program also learns how steps ended that the next agent does not know.
+func TestAPythonJobOutlivesItsAgent(t *testing.T) {
+	t.Parallel()
+	python, err := filepath.Abs(filepath.Join(pythonEnv, "python"))
+	require.NoError(t, err)
+	require.FileExists(t, python, "`make setup` makes it")
+	a := newAgentProc(t, startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
+	a.start()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, "testdata/python_restart.py", "/runs/restart")
+	cmd.Env = append(os.Environ(), "MORAINE_AGENT="+a.socket(), "PYTHONPATH="+installed(t, python), "PYTHONDONTWRITEBYTECODE=1")
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	meet := func(where string) {
+		t.Helper()
+		if !lines.Scan() {
+			_ = cmd.Wait() // its standard error says why
+			t.Fatal(trace.String())
+		}
+		require.Equal(t, where, lines.Text())
+	}
+	goOn := func() {
+		_, err := io.WriteString(in, "go on\n")
+		require.NoError(t, err)
+	}
+	meet("waiting")
+	a.end(syscall.SIGKILL)
+	goOn()
+	meet("alone")
+	a.start()
+	goOn()
+	meet("done")
+	require.NoError(t, cmd.Wait(), trace.String())
 }
 
 // installed installs the Python package as `pip install ./python` does, and returns where.

@@ -177,6 +177,10 @@ func TestAdopt(t *testing.T) {
 					require.Equal(t, bytesOf(800, 1)[400:], got)
 					require.Equal(t, 3, rep.Tensors)
 				}
+				if format != adopt.HF {
+					_, err := k.ReadTensor(t.Context(), "b")
+					require.ErrorIs(t, err, moraine.Unimplemented, "only the framework knows its tensors")
+				}
 				if format == adopt.DCP {
 					require.NotEmpty(t, w.get("/runs/r/latest/.metadata"), "FileSystemReader finds it by its name")
 				}

@@ -4,6 +4,9 @@
 // ranks have sealed their parts, and a mover has checked that the slices cover
 // every tensor.
 //
+// Slices that several ranks have in common are stored once only if the ranks save through the agent of
+// their node (RunOptions.Agent). Without agents each rank stores all that it adds.
+//
 // It does no striping and no retries of single requests: package client does. It does not
 // interpret tensors, and reads no environment.
 //

@@ -3,6 +3,7 @@ package ckpt
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -225,7 +226,8 @@ func (k *Checkpoint) TensorsAfter(ctx context.Context, after string, yield func(
 	}
 }
 
-// Tensor finds a tensor by name, or fails with NotFound. The caller must not change the result.
+// Tensor finds a tensor by name, or fails with NotFound, and with Unimplemented in a step that is adopted from
+// files of which only the framework knows the tensors. The caller must not change the result.
 func (k *Checkpoint) Tensor(ctx context.Context, name string) (*TensorInfo, error) {
 	return tensorWith(ctx, k, name, func(b *readBlock, entry int) (*TensorInfo, error) { return k.index.tensor(ctx, b, entry) })
 }
@@ -244,10 +246,21 @@ func tensorWith(ctx context.Context, k *Checkpoint, name string, get func(*readB
 		return nil, err
 	}
 	if !ok {
-		return nil, &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
+		return nil, noTensor(k, name)
 	}
 	defer b.mu.Unlock()
 	return get(b, entry)
+}
+
+// noTensor is the error of a tensor that the index does not have.
+func noTensor(k *Checkpoint, name string) error {
+	e := &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
+	files := k.top.files
+	if slices.ContainsFunc(files, func(f FileInfo) bool { return f.Kind == AdoptedFile }) && !slices.ContainsFunc(files, func(f FileInfo) bool { return f.hasTensors() }) {
+		e.Kind, e.Err = moraine.Unimplemented, errors.New(
+			"the step is adopted from files, and only the framework knows its tensors: use `moraine ckpt restore`, or the framework's reader on a mount")
+	}
+	return e
 }
 
 // IndexBytes returns how many bytes of the checkpoint's index have been read through k, and how many

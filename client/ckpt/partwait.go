@@ -108,7 +108,8 @@ func (s *Part) Reached(level moraine.Level) <-chan struct{} {
 
 // Progress returns how many bytes of the part have been given to the cluster, and how many there
 // are: its files with their headers. A part that is written again begins again at 0. With an agent it
-// requests them from the agent, and fails with NotFound after the agent has forgotten the part.
+// requests them from the agent. If the agent has forgotten the part both are 0, and the error is NotFound if
+// the cluster does not have the part either.
 func (s *Part) Progress(ctx context.Context) (written, total int64, err error) {
 	if s.run.agent == nil {
 		return s.progress.Load(), s.total.Load(), nil

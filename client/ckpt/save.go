@@ -15,7 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// BeginOptions are the options of one save.
+// BeginOptions are the options of one save. None of them makes ranks store once what they have in common: only
+// agents do (RunOptions.Agent).
 type BeginOptions struct {
 	// SealTimeout aborts the step if no rank has sealed its part for this long. All ranks should
 	// use the same value. Default 10 min; at most a week; whole milliseconds count.

@@ -30,9 +30,13 @@ _NAMES = {
     "bool": "BOOL",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
+    "complex64": "C64",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
 _DTYPES = {known: name for name, known in _NAMES.items()}
-_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+_SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 _COPY_SHARE = 8 << 20
 """How many bytes justify another thread of a copy. numpy copies without the interpreter's lock."""
@@ -57,6 +61,10 @@ def describe(tensor: str, value: Any) -> tuple[str, list[int], int]:
     """Return the dtype, the shape and the bytes of an array or tensor. `tensor` is its name, for errors."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         raise errors.InvalidArgument(f"{tensor} is no array: put it into blobs, or use moraine.torch for nested states")
+    if any(hasattr(value, name) for name in ("to_local", "local_shards")):  # DTensor, ShardedTensor: the shape is that of all ranks
+        raise errors.InvalidArgument(
+            f"{tensor} is a {type(value).__name__}, of which this rank has a part: use moraine.torch, or checkpoint.Slice of the local tensor"
+        )
     name = str(value.dtype).removeprefix("torch.")
     if name not in _NAMES:
         raise errors.InvalidArgument(f"elements of type {name} cannot be saved; these can: {', '.join(_NAMES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import time
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 ALIGN = 64
 _SEAL_PATIENCE = 10.0
 """How long a seal waits for the next agent, if the one that it was sent to has gone, in seconds."""
+_REDIAL = 0.2
+"""The pause before a request is made to the next agent, in seconds."""
+
+log = logging.getLogger("moraine")
 
 
 def aligned(n: int) -> int:
@@ -81,7 +86,7 @@ class Part:
         try:
             self._conn.request("seal", step=self.step, tensors=self._tensors, blobs=self._blobs)
         except errors.Unavailable:
-            if not self._conn.closed or not save._is_local(time.monotonic() + _SEAL_PATIENCE):
+            if not self._conn.closed or not save._is_local():
                 raise
         return save
 
@@ -113,32 +118,51 @@ class Save:
     def wait(self, level: str = "nvme", timeout: float | None = None) -> str:
         """Wait until the step is committed at `level` ("memory", "nvme" or "object"), or until this part is
         "local" or a "part" of the cluster. Return the level. Raises Aborted if the step never will be,
-        and Timeout.
-        """
-        return self._ask("wait", level=level, timeout_ms=None if timeout is None else _agent.millis("timeout", timeout))["level"]
+        and Timeout after `timeout` seconds.
 
-    def progress(self) -> Progress:
-        """Return how far the part is. Raises NotFound once the agent has forgotten it: it has ended long ago."""
-        reply = self._ask("progress")
+        The wait survives the agent: while none answers, it tries again. An agent that has forgotten the part
+        asks the cluster for the step.
+        """
+        return self._ask("wait", timeout, level=level)["level"]
+
+    def progress(self, timeout: float = 10.0) -> Progress:
+        """Return how far the part is. While no agent answers, it tries again for `timeout` seconds, and then
+        raises Timeout. Raises NotFound if neither the agent nor the cluster has the part.
+        """
+        reply = self._ask("progress", timeout)
         return Progress(reply["state"], reply["written"], reply["bytes"])
 
-    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Make a request about this part, on a connection of its own: any thread may."""
-        conn = _agent.Connection(self._run._socket)
-        try:
-            return conn.request(op, run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step, **fields)
-        finally:
-            conn.close()
-
-    def _is_local(self, until: float) -> bool:
-        """Report whether an agent has the sealed part. Ask until a time while none answers."""
+    def _ask(self, op: str, timeout: float | None, **fields: Any) -> dict[str, Any]:
+        """Make a request about this part, on a connection of its own: any thread may. Make it again at the next agent."""
+        if timeout is not None:
+            _agent.millis("timeout", timeout)  # it refuses what is none
+        until = None if timeout is None else time.monotonic() + timeout
+        left, warned = timeout, False
         while True:
+            conn = None
             try:
-                self.wait("local")
-                return True
-            except errors.Unavailable:
-                if time.monotonic() >= until:
-                    return False
-                time.sleep(0.2)
-            except errors.MoraineError:
-                return False
+                conn = _agent.Connection(self._run._socket)
+                if op == "wait" and left is not None:
+                    fields["timeout_ms"] = max(_agent.millis("timeout", left), 1)
+                return conn.request(op, run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step, **fields)
+            except errors.Unavailable as err:
+                if conn is not None and not conn.closed:
+                    raise  # the agent has answered: the cluster is unavailable
+                if until is not None and time.monotonic() + _REDIAL >= until:
+                    raise errors.Timeout(f"step {self.step} of {self._run.path}: no agent answered for {timeout:g} s: {err}") from err
+                if not warned:
+                    log.warning("%s: step %d: the request is made again until an agent answers: %s", self._run.path, self.step, err)
+                warned = True
+                time.sleep(_REDIAL)
+                left = None if until is None else until - time.monotonic()
+            finally:
+                if conn is not None:
+                    conn.close()
+
+    def _is_local(self) -> bool:
+        """Report whether an agent has the sealed part. Ask for a while if none answers."""
+        try:
+            self.wait("local", _SEAL_PATIENCE)
+        except errors.MoraineError:
+            return False
+        return True

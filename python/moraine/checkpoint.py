@@ -12,6 +12,7 @@ memory of the node where it can, else from the cluster, and only what is asked f
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ __all__ = ["Buffers", "Checkpoint", "Failure", "Launch", "Progress", "Run", "Sav
 
 _LEVELS = ("memory", "nvme")
 _BUSY = ("wait", "skip", "supersede")
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, which Python does not name: makes the page tables of a mapping before the copy, not during it."""
 _SLOTS = 4
 """How many slots stay mapped: of the last good part, the one that is written, the next, and one more."""
 
@@ -46,12 +49,17 @@ class Run:
         read_only: bool = False,
         agent: str | None = None,
         on_failure: Callable[[Failure], None] | None = None,
+        expected_bytes: int | None = None,
     ) -> None:
         """Open the run whose directory is `path`.
 
         `launch` is found in the environment if it is not given. `agent` is the agent's socket:
         MORAINE_AGENT, or the usual one. Raises Busy while another launch works on the run, unless
         `takeover` is set, and Fenced if a later launch has overtaken this one.
+
+        `expected_bytes` is how large a part of this rank will be: its tensors and blobs, rather too much than
+        too little. The agent then makes the memory now, and the first save is as fast as the next. Without it
+        the first saves wait for that.
 
         A save can fail after its part is sealed, while training goes on. The next save then succeeds
         all the same, and calls `on_failure` before it copies a byte; an exception from there ends that
@@ -63,7 +71,7 @@ class Run:
         start = Launch("") if read_only else launch or launch_from_env()
         self._start = {
             "run": path, "rank": rank, "world": world, "launch": start.name, "job": start.job,
-            "restart": start.restart, "takeover": takeover, "read_only": read_only,
+            "restart": start.restart, "takeover": takeover, "read_only": read_only, "bytes": expected_bytes,
         }
         self._slots: dict[str, mmap.mmap] = {}
         self._opened: Checkpoint | None = None
@@ -226,7 +234,11 @@ class Run:
 
         Memory of a slot that the agent has given back stays until its mapping goes.
         """
-        mem = self._slots.pop(slot, None) or mmap.mmap(fd, size)
+        mem = self._slots.pop(slot, None)
+        if mem is None:
+            mem = mmap.mmap(fd, size)
+            with contextlib.suppress(OSError):  # a kernel before 5.14: the copy makes the page tables
+                mem.madvise(_POPULATE_WRITE)
         self._slots[slot] = mem
         while len(self._slots) > _SLOTS:
             del self._slots[next(iter(self._slots))]
@@ -276,9 +288,10 @@ class Run:
         """Open the step from which this launch continues; None if the run has no such checkpoint.
 
         All ranks get the same step. But with `before` or `fallback` each rank chooses for itself: let the
-        ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. See `open`.
+        ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. A run that is
+        only read belongs to no launch: each opening gives the latest step of that moment. See `open`.
         """
-        fix = fix and step is None and before is None and not fallback
+        fix = fix and step is None and before is None and not fallback and not self._start["read_only"]
         try:
             return self.open(step, fix, level, tag, healthy, before, fallback)
         except errors.NotFound:

@@ -13,7 +13,7 @@ import uuid
 import numpy as np
 import pytest
 
-from moraine import _arrays, checkpoint, errors
+from moraine import _agent, _arrays, checkpoint, errors
 
 
 @pytest.fixture
@@ -56,6 +56,44 @@ def test_arrays_come_back(path):
         with pytest.raises(errors.NotFound):
             k.blob("rng", rank=1)
         got["f32"][:] = 0  # it is the reader's own
+
+
+def used():
+    """How many bytes the slots of the agent have."""
+    conn = _agent.Connection(os.environ.get("MORAINE_AGENT", _agent.DEFAULT_SOCKET))
+    try:
+        return conn.request("status")["used"]
+    finally:
+        conn.close()
+
+
+def test_the_agent_makes_the_memory_of_expected_bytes_at_the_opening(path):
+    before = used()
+    with open_run(path, expected_bytes=5 << 20) as run:
+        made = used() - before
+        assert made >= 5 << 20
+        state = {"w": np.ones(5 << 17)}
+        run.save_async(state, step=1).wait("nvme", timeout=60)
+        assert len(run._slots) == 1
+
+
+def test_a_run_that_is_only_read_restores_the_latest_step(path):
+    with open_run(path) as run:
+        run.save({"w": np.arange(3)}, step=4, timeout=60)
+    with open_run(path, read_only=True) as reader:
+        assert reader.restore().step == 4
+        assert reader.restore(4).step == 4
+
+
+def test_all_types_that_numpy_has_come_back(path):
+    state = {str(np.dtype(t)): np.arange(6).astype(t).reshape(2, 3) for t in ("complex64", "float64", "uint16", "int8", "bool")}
+    state["complex64"] *= 1 - 2j
+    with open_run(path) as run:
+        run.save(state, step=1, timeout=60)
+        got = run.open().read()
+        for name, want in state.items():
+            np.testing.assert_array_equal(got[name], want)
+            assert got[name].dtype == want.dtype
 
 
 def test_ranks_save_slices_and_read_others(path):

@@ -18,7 +18,7 @@ class Agent:
 
     def __init__(self, path, ends=(), attempts=(1,), local=True):
         self.path, self.ends, self.attempts, self.local, self.seen = str(path), list(ends), list(attempts), local, []
-        self.begins = []
+        self.begins, self.opens, self.error = [], [], None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen()
@@ -37,6 +37,8 @@ class Agent:
                 self.seen.append(op)
                 if op == "begin":
                     self.begins.append(fields)
+                if op == "open":
+                    self.opens.append(fields)
                 if op in self.ends:
                     self.ends.remove(op)
                     return
@@ -50,6 +52,10 @@ class Agent:
             fds = [os.memfd_create("slot")]
             os.truncate(fds[0], 1 << 20)
             reply = {op: {"slot": f"slot-{len(self.seen)}", "bytes": 1 << 20}}
+        elif op == "progress":
+            reply = {op: {"state": "local", "written": 0, "bytes": 0}}
+        elif op == "wait" and self.error:
+            reply = {"error": self.error}
         elif op == "wait":
             reply = {op: {"level": "local"}} if self.local else {"error": {"kind": "not found", "text": "no such part"}}
         body = json.dumps(reply).encode()
@@ -92,6 +98,63 @@ def test_the_agent_knows_what_to_do_when_it_is_busy(tmp_path):
             run.save_async({"w": np.zeros(3)}, step=step, level="memory", busy=busy)
     assert [(b["no_wait"], b["supersede"]) for b in agent.begins] == [(False, False), (True, False), (False, True)]
     assert {b["level"] for b in agent.begins} == {"memory"}
+
+
+def test_a_wait_and_the_progress_find_the_next_agent(tmp_path):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        save = run.save_async({"w": np.zeros(3)}, step=1)
+        agent.ends += ["wait", "wait", "hello", "progress"]
+        assert save.wait("nvme", timeout=60) == "local"
+        assert save.wait("nvme") == "local"
+        assert save.progress().state == "local"
+    assert not agent.ends
+
+
+def test_a_wait_ends_if_no_agent_comes_back(tmp_path, caplog):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        save = run.save_async({"w": np.zeros(3)}, step=1)
+        os.rename(agent.path, agent.path + "-gone")
+        with pytest.raises(errors.Timeout, match="no agent answered for 0.5 s"):
+            save.wait("nvme", timeout=0.5)
+        with pytest.raises(errors.Timeout, match="no agent answered"):
+            save.progress(timeout=0.5)
+    assert len(caplog.records) == 2, "one line for each"
+
+
+def test_what_the_agent_answers_ends_a_wait(tmp_path):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        save = run.save_async({"w": np.zeros(3)}, step=1)
+        agent.error = {"kind": "unavailable", "text": "the cluster does not answer"}
+        with pytest.raises(errors.Unavailable, match="the cluster does not answer"):
+            save.wait("nvme", timeout=60)
+
+
+class OfAllRanks:
+    """A DTensor, as far as a save looks at it: the shape is that of all ranks."""
+
+    dtype, shape, device_mesh = np.dtype(np.float32), (8, 4), None
+
+    def to_local(self):
+        return np.zeros((2, 4), np.float32)
+
+
+def test_a_tensor_of_all_ranks_is_refused_before_the_step_begins(tmp_path):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        with pytest.raises(errors.InvalidArgument, match="w is a OfAllRanks.*moraine.torch.*checkpoint.Slice"):
+            run.save_async({"a": np.zeros(3), "w": OfAllRanks()}, step=1)
+        assert agent.seen == ["hello", "open"]
+        run.save_async({"w": checkpoint.Slice(OfAllRanks().to_local(), (2, 0), (8, 4))}, step=1)
+
+
+def test_the_expected_bytes_go_to_the_agent(tmp_path):
+    agent = Agent(tmp_path / "s")
+    checkpoint.Run("/runs/a", launch=checkpoint.Launch("one"), agent=agent.path, expected_bytes=1 << 20).close()
+    open_run(agent).close()
+    assert [o.get("bytes") for o in agent.opens] == [1 << 20, None]
 
 
 def test_a_closed_run_stays_closed(tmp_path):
