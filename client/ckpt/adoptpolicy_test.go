@@ -23,7 +23,7 @@ func inPolicy(t *testing.T, format adopt.Format, fn func(t *testing.T, w writer)
 		defer w.Close()
 		dir, err := w.MkdirAll(t.Context(), "/runs", 0o755)
 		require.NoError(t, err)
-		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, dir.Inode(), format))
+		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, dir.Inode(), format, 0))
 		fn(t, w)
 	})
 }
@@ -57,7 +57,7 @@ func (w writer) adoptions() (out []client.Job) {
 	return out
 }
 
-const soon = 40 * time.Second
+const soon = 90 * time.Second
 
 // TestAPolicyAdopts: the last file of a framework makes its directory a step: written at its name,
 // renamed to it, or with its directory.
@@ -84,7 +84,7 @@ func TestAPolicyAdopts(t *testing.T) {
 			t.Run(fmt.Sprint(format, "/", way), func(t *testing.T) {
 				inPolicy(t, format, func(t *testing.T, w writer) {
 					all := writtenBy[format](t)
-					const dir = "/runs/job/checkpoint-500"
+					const dir = "/runs/job/step-500"
 					for _, f := range all[:len(all)-1] {
 						w.put(dir+"/"+f.name, f.data)
 					}
@@ -110,12 +110,12 @@ func TestAPolicyWaitsForQuiet(t *testing.T) {
 	inPolicy(t, adopt.HF, func(t *testing.T, w writer) {
 		all := hfFiles(t)
 		for _, f := range all {
-			w.put("/runs/job/checkpoint-500/"+f.name, f.data)
+			w.put("/runs/job/save-500/"+f.name, f.data)
 		}
 		for n := range 5 { // the optimizer is large
 			time.Sleep(5 * time.Second)
-			all = append(all, written{fmt.Sprintf("optimizer-%d.pt", n), bytesOf(2000, byte(n))})
-			w.put("/runs/job/checkpoint-500/"+all[len(all)-1].name, all[len(all)-1].data)
+			all = append(all, written{fmt.Sprintf("optimizer-%d.bin", n), bytesOf(2000, byte(n))})
+			w.put("/runs/job/save-500/"+all[len(all)-1].name, all[len(all)-1].data)
 		}
 		require.True(t, w.hasStep("/runs/job", 500, soon))
 		k := readStep(t, w.Client, "/runs/job", 500)
@@ -125,15 +125,15 @@ func TestAPolicyWaitsForQuiet(t *testing.T) {
 		// A shard comes late: the job has tried meanwhile, and tries again.
 		all = hfFiles(t)
 		for _, f := range all[2:] {
-			w.put("/runs/job/checkpoint-600/"+f.name, f.data)
+			w.put("/runs/job/save-600/"+f.name, f.data)
 		}
 		require.False(t, w.hasStep("/runs/job", 600, soon))
-		w.put("/runs/job/checkpoint-600/"+all[1].name, all[1].data)
+		w.put("/runs/job/save-600/"+all[1].name, all[1].data)
 		require.True(t, w.hasStep("/runs/job", 600, 90*time.Second))
 
 		// One never comes.
 		for _, f := range all[2:] {
-			w.put("/runs/job/checkpoint-700/"+f.name, f.data)
+			w.put("/runs/job/save-700/"+f.name, f.data)
 		}
 		require.False(t, w.hasStep("/runs/job", 700, time.Hour))
 		jobs := w.adoptions()
@@ -144,6 +144,88 @@ func TestAPolicyWaitsForQuiet(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ckpt.StepAborted, steps[len(steps)-1].State)
 		require.Contains(t, steps[len(steps)-1].Reason, "is missing")
+	})
+}
+
+// TestAPolicyWaitsForTheTrainer: the Trainer of transformers writes the optimizer, which may take long, after the
+// index of the model, and its state last. A step never lacks one of these files.
+func TestAPolicyWaitsForTheTrainer(t *testing.T) {
+	inPolicy(t, adopt.HF, func(t *testing.T, w writer) {
+		var all []written
+		put := func(dir string, files ...written) {
+			for _, f := range files {
+				w.put(dir+"/"+f.name, f.data)
+			}
+			all = append(all, files...)
+		}
+		adopted := func(step uint64) {
+			t.Helper()
+			require.True(t, w.hasStep("/runs/job", step, soon))
+			k := readStep(t, w.Client, "/runs/job", step)
+			w.holdsFiles(k, "/runs/job", all)
+			require.NoError(t, k.Close())
+			all = nil
+		}
+		args, optimizer := written{"training_args.bin", bytesOf(500, 1)}, written{"optimizer.pt", bytesOf(90_000, 2)}
+		rng, state := written{"rng_state_1.pth", bytesOf(700, 3)}, written{"trainer_state.json", []byte(`{"global_step":500}`)}
+
+		// The name says it, or a file of the Trainer. Each pause is longer than that after which a directory is adopted.
+		put("/runs/job/checkpoint-500", hfFiles(t)...)
+		require.False(t, w.hasStep("/runs/job", 500, 5*time.Minute), "the optimizer is missing")
+		put("/runs/job/checkpoint-500", args, optimizer)
+		require.False(t, w.hasStep("/runs/job", 500, 2*time.Minute))
+		put("/runs/job/checkpoint-500", state, rng) // that of another rank comes late
+		adopted(500)
+		for step, early := range map[uint64]written{501: args, 502: optimizer} {
+			dir := fmt.Sprintf("/runs/job/save-%d", step)
+			put(dir, append(hfFiles(t), early)...)
+			require.False(t, w.hasStep("/runs/job", step, 5*time.Minute))
+			put(dir, state)
+			adopted(step)
+		}
+
+		// A job that has failed meanwhile is no reason not to adopt the directory in the end.
+		put("/runs/job/checkpoint-600", hfFiles(t)...)
+		require.False(t, w.hasStep("/runs/job", 600, time.Hour))
+		jobs := w.adoptions()
+		require.Equal(t, client.JobFailed, jobs[len(jobs)-1].State)
+		require.Contains(t, jobs[len(jobs)-1].Error, "trainer_state.json is missing")
+		put("/runs/job/checkpoint-600", optimizer, state)
+		adopted(600)
+
+		// A model in one file has no index. Without any, nobody can check the directory.
+		put("/runs/job/checkpoint-700", written{"model.safetensors", shard(t, 1, "a", "b")}, optimizer, state)
+		adopted(700)
+		before := len(w.adoptions())
+		put("/runs/job/checkpoint-800", written{"pytorch_model.bin", bytesOf(100, 1)}, optimizer, state)
+		require.False(t, w.hasStep("/runs/job", 800, soon))
+		require.Len(t, w.adoptions(), before)
+	})
+}
+
+// TestAPolicySaysHowLongQuiet: a directory becomes a step when nothing in it has changed for the time that the policy
+// says. Directories below inherit it.
+func TestAPolicySaysHowLongQuiet(t *testing.T) {
+	inPolicy(t, adopt.DCP, func(t *testing.T, w writer) {
+		dir, err := w.Stat(t.Context(), "/runs")
+		require.NoError(t, err)
+		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, dir.Inode(), adopt.DCP, 10*time.Minute))
+		all := dcpFiles(t)
+		for _, f := range all {
+			w.put("/runs/job/save-1/"+f.name, f.data)
+		}
+		require.False(t, w.hasStep("/runs/job", 1, 9*time.Minute))
+		all = append(all, written{"late.bin", bytesOf(100, 1)})
+		w.put("/runs/job/save-1/late.bin", all[len(all)-1].data)
+		require.False(t, w.hasStep("/runs/job", 1, 9*time.Minute))
+		require.True(t, w.hasStep("/runs/job", 1, 12*time.Minute))
+		k := readStep(t, w.Client, "/runs/job", 1)
+		defer k.Close()
+		w.holdsFiles(k, "/runs/job", all)
+		for _, wrong := range []time.Duration{-time.Second, 25 * time.Hour} {
+			require.ErrorIs(t, adopt.SetPolicy(t.Context(), w.Client, dir.Inode(), adopt.DCP, wrong), moraine.InvalidArgument)
+		}
+		require.ErrorIs(t, adopt.SetPolicy(t.Context(), w.Client, dir.Inode(), adopt.Never, time.Minute), moraine.InvalidArgument)
 	})
 }
 
@@ -192,7 +274,7 @@ func TestWhatAPolicyLeavesAlone(t *testing.T) {
 	inPolicy(t, adopt.DCP, func(t *testing.T, w writer) {
 		off, err := w.MkdirAll(t.Context(), "/runs/off", 0o755)
 		require.NoError(t, err)
-		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), adopt.Never))
+		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), adopt.Never, 0))
 		for _, dir := range []string{"/runs/job/latest", "/other/ck-1", "/runs/off/ck-1", "/runs"} {
 			for _, f := range dcpFiles(t) {
 				w.put(dir+"/"+f.name, f.data)
@@ -203,10 +285,10 @@ func TestWhatAPolicyLeavesAlone(t *testing.T) {
 		}
 		time.Sleep(soon)
 		require.Empty(t, w.adoptions())
-		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), ""))
+		require.NoError(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), "", 0))
 		meta := dcpFiles(t)[2]
 		w.put("/runs/off/ck-1/"+meta.name, meta.data)
 		require.True(t, w.hasStep("/runs/off", 1, soon))
-		require.Error(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), "zip"))
+		require.Error(t, adopt.SetPolicy(t.Context(), w.Client, off.Inode(), "zip", 0))
 	})
 }

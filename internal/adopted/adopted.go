@@ -24,11 +24,34 @@ const (
 	MegatronTracker = "latest_checkpointed_iteration.txt"
 	HFIndex         = "model.safetensors.index.json"
 	HFModel         = "model.safetensors"
+	// TrainerState is what the Trainer of transformers writes last into the directory of a checkpoint, after the
+	// model, the optimizer and the states of the random numbers.
+	TrainerState = "trainer_state.json"
 )
 
 // CompletesDirectory reports whether a framework writes the file of that name last.
 func CompletesDirectory(name string) bool {
-	return name == DCPMetadata || name == MegatronTracker || name == HFIndex
+	return name == DCPMetadata || name == MegatronTracker || name == HFIndex || name == TrainerState
+}
+
+// trainerFiles are what the Trainer writes between the model and TrainerState.
+var trainerFiles = []string{"training_args.bin", "optimizer.pt"}
+
+// trainerDir is how the Trainer names the directory of a step, before its number.
+const trainerDir = "checkpoint-"
+
+// IsTrainers reports whether the Trainer of transformers writes a directory. has reports whether the directory
+// has a file.
+func IsTrainers(dir string, has func(name string) (bool, error)) (bool, error) {
+	if name := strings.TrimRight(dir, "0123456789"); name != dir && strings.HasSuffix(name, trainerDir) {
+		return true, nil
+	}
+	for _, file := range trainerFiles {
+		if ok, err := has(file); ok || err != nil {
+			return ok, err
+		}
+	}
+	return false, nil
 }
 
 // IndexName is the name of the index in a step's directory. No adopted file gets it.

@@ -2481,9 +2481,12 @@ func (x *Policy) GetCheckpoint() *CheckpointPolicy {
 
 // CheckpointPolicy governs the checkpoints of the runs below a directory.
 type CheckpointPolicy struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"` // of directories that become steps by themselves
-	Levels        []*LevelPolicy         `protobuf:"bytes,2,rep,name=levels,proto3" json:"levels,omitempty"`                                     // at most one of each level; empty: inherited
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Format CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"` // of directories that become steps by themselves
+	Levels []*LevelPolicy         `protobuf:"bytes,2,rep,name=levels,proto3" json:"levels,omitempty"`                                     // at most one of each level; empty: inherited
+	// How long nothing below a directory may change before it becomes a step by itself. It goes with
+	// format; 0: as long as is right for the format.
+	QuietMillis   uint64 `protobuf:"varint,3,opt,name=quiet_millis,json=quietMillis,proto3" json:"quiet_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2530,6 +2533,13 @@ func (x *CheckpointPolicy) GetLevels() []*LevelPolicy {
 		return x.Levels
 	}
 	return nil
+}
+
+func (x *CheckpointPolicy) GetQuietMillis() uint64 {
+	if x != nil {
+		return x.QuietMillis
+	}
+	return 0
 }
 
 // LevelPolicy says which steps go to a level, and which of them stay there. A step stays while any
@@ -2977,10 +2987,11 @@ const file_object_proto_rawDesc = "" +
 	"\aforeign\x18\x9c\x05 \x01(\x0e2\x1b.moraine.wire.ForeignPolicyR\aforeign\x12?\n" +
 	"\n" +
 	"checkpoint\x18\xd0\x05 \x01(\v2\x1e.moraine.wire.CheckpointPolicyR\n" +
-	"checkpoint\"}\n" +
+	"checkpoint\"\xa0\x01\n" +
 	"\x10CheckpointPolicy\x126\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\x121\n" +
-	"\x06levels\x18\x02 \x03(\v2\x19.moraine.wire.LevelPolicyR\x06levels\"\xd2\x01\n" +
+	"\x06levels\x18\x02 \x03(\v2\x19.moraine.wire.LevelPolicyR\x06levels\x12!\n" +
+	"\fquiet_millis\x18\x03 \x01(\x04R\vquietMillis\"\xd2\x01\n" +
 	"\vLevelPolicy\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x14\n" +
 	"\x05every\x18\x02 \x01(\x04R\x05every\x12\x1b\n" +

@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -17,15 +18,19 @@ const Never Format = "never"
 // format, none (Never), or those that the policy of the directory above says (empty). The last file
 // that a framework writes makes its directory the step whose number is at the end of the directory's
 // name, in the run that is the directory above. For Megatron the run is the directory of the tracker
-// file. The other parts of the directory's policy stay. Two callers at the same time may undo each
-// other's change.
-func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f Format) error {
+// file. Nothing below the directory may change for quiet before; 0: as long as is right for the format, 10 s, and
+// 30 s for hf. A directory of the Trainer of transformers must also have trainer_state.json, which is its last file.
+// The other parts of the directory's policy stay. Two callers at the same time may undo each other's change.
+func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f Format, quiet time.Duration) error {
 	format, ok := formats[f]
 	switch {
 	case f == Never:
 		format = wire.CheckpointFormat_CHECKPOINT_FORMAT_NONE
 	case !ok && f != "":
 		return invalid("format %q: it must be dcp, megatron, hf or never", f)
+	}
+	if quiet < 0 || quiet > 0 && !ok {
+		return invalid("%v without changes: it goes with dcp, megatron or hf, and is above 0", quiet)
 	}
 	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: uint64(dir)}}})
 	if err != nil {
@@ -38,7 +43,7 @@ func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f For
 	if own.Checkpoint == nil {
 		own.Checkpoint = &wire.CheckpointPolicy{}
 	}
-	own.Checkpoint.Format = format
+	own.Checkpoint.Format, own.Checkpoint.QuietMillis = format, uint64(quiet.Milliseconds())
 	_, err = rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: uint64(dir), Policy: own}}})
 	return err
 }

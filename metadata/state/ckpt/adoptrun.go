@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -122,13 +123,39 @@ func (w *adopting) looked() (*refusal, error) {
 		why.final = false
 		return why, nil
 	case w.Quiet && sum != before:
+		quiet, err := names.AdoptQuiet(&w.View, w.src.Id, w.Format)
+		if err != nil {
+			return nil, err
+		}
 		w.Begin(record.AdoptLook)
-		w.wait(names.AdoptQuietMillis)
+		w.wait(quiet)
 		return nil, nil
 	case w.Quiet && sum == w.Refused:
 		return &refusal{kind: w.job.Why, text: w.job.Err}, nil
 	}
+	if why, err := w.unfinishedTrainer(); why != nil || err != nil {
+		return why, err
+	}
 	return w.beginAdoption()
+}
+
+// unfinishedTrainer is the refusal of a directory into which the Trainer of transformers still writes: the index of
+// the model is there long before the optimizer.
+func (w *adopting) unfinishedTrainer() (*refusal, error) {
+	if !w.Quiet || w.Format != wire.CheckpointFormat_CHECKPOINT_FORMAT_HF {
+		return nil, nil
+	}
+	has := func(name string) (bool, error) { return names.HasFile(&w.View, w.src.Id, name) }
+	ok, err := adopted.IsTrainers(w.src.Name, has)
+	if !ok || err != nil {
+		return nil, err
+	}
+	if done, err := has(adopted.TrainerState); done || err != nil {
+		return nil, err
+	}
+	why := refuse(moraine.Incomplete, "%s is missing, which the Trainer writes last; if something else has written the directory, adopt it by `moraine ckpt adopt`", adopted.TrainerState)
+	why.final = false
+	return why, nil
 }
 
 // copyFiles clones files into the step's directory.

@@ -25,18 +25,47 @@ var lastFiles = map[wire.CheckpointFormat]string{
 	wire.CheckpointFormat_CHECKPOINT_FORMAT_HF:       adopted.HFIndex,
 }
 
-// AdoptQuietMillis is how long nothing below a directory may change before a job that a policy
-// queued adopts it, in milliseconds of cluster time: some frameworks write further files after the
-// one that completes the tensors.
-const AdoptQuietMillis = 10_000
+// adoptQuietMillis is how long nothing below a directory may change before a job that a policy
+// queued adopts it, in milliseconds of cluster time, unless the policy says otherwise. Libraries of
+// Hugging Face write further files after the one that completes the tensors.
+const (
+	adoptQuietMillis   = 10_000
+	adoptQuietMillisHF = 30_000
+)
+
+// AdoptQuiet returns how long a directory must stay as it is before a job of a policy adopts it, in milliseconds.
+func AdoptQuiet(v *kvtx.View, dir moraine.InodeID, format wire.CheckpointFormat) (uint64, error) {
+	p, err := tree.Effective(v, dir)
+	switch {
+	case err != nil:
+		return 0, err
+	case p.QuietMillis > 0 && p.Format == format:
+		return p.QuietMillis, nil
+	case format == wire.CheckpointFormat_CHECKPOINT_FORMAT_HF:
+		return adoptQuietMillisHF, nil
+	}
+	return adoptQuietMillis, nil
+}
+
+// completes reports whether a file of a name may be the last of a directory of a format. The Trainer of
+// transformers writes its state last, also where a model has one file and so no index.
+func completes(format wire.CheckpointFormat, name string) bool {
+	return name != "" && (name == lastFiles[format] || format == wire.CheckpointFormat_CHECKPOINT_FORMAT_HF && name == adopted.TrainerState)
+}
+
+// HasFile reports whether a directory has a file of a name.
+func HasFile(v *kvtx.View, dir moraine.InodeID, name string) (bool, error) {
+	e, ok, err := tree.Lookup(v, dir, name)
+	return ok && e.Typ == record.TypeFile, err
+}
 
 // adoptComplete queues the adoption of a directory if the file completes it.
 func adoptComplete(t *kvtx.Tx, i *record.Inode) error {
 	if t.Count[record.CPolicies] == 0 || i.Typ != record.TypeFile || i.Nlink == 0 || i.Sealed || i.Size == 0 || i.Parent == 0 {
 		return nil
 	}
-	for _, last := range lastFiles {
-		if i.Name == last {
+	for format := range lastFiles {
+		if completes(format, i.Name) {
 			return adoptDir(t, i)
 		}
 	}
@@ -52,22 +81,45 @@ func adoptRenamed(t *kvtx.Tx, i *record.Inode) error {
 	if err != nil || lastFiles[p.Format] == "" {
 		return err
 	}
-	e, ok, err := tree.Lookup(&t.View, i.Id, lastFiles[p.Format])
-	if err != nil || !ok || e.Typ != record.TypeFile {
-		return err
+	for _, name := range []string{lastFiles[p.Format], adopted.TrainerState} {
+		if !completes(p.Format, name) {
+			continue
+		}
+		e, ok, err := tree.Lookup(&t.View, i.Id, name)
+		if err != nil {
+			return err
+		}
+		if !ok || e.Typ != record.TypeFile {
+			continue
+		}
+		last, err := tree.Inode(t, e.Inode)
+		if err != nil {
+			return kvtx.Damaged(err)
+		}
+		return adoptComplete(t, last)
 	}
-	last, err := tree.Inode(t, e.Inode)
-	if err != nil {
-		return kvtx.Damaged(err)
+	return nil
+}
+
+// hasModel reports whether a directory of Hugging Face has safetensors files of a model. Without them the Trainer's
+// state completes another format, which nobody can check.
+func hasModel(v *kvtx.View, dir moraine.InodeID) (bool, error) {
+	if ok, err := HasFile(v, dir, adopted.HFIndex); ok || err != nil {
+		return ok, err
 	}
-	return adoptComplete(t, last)
+	return HasFile(v, dir, adopted.HFModel)
 }
 
 // adoptDir queues what adopts the directory of the file last, if its policy says so.
 func adoptDir(t *kvtx.Tx, last *record.Inode) error {
 	p, err := tree.Effective(&t.View, last.Parent)
-	if err != nil || lastFiles[p.Format] != last.Name {
+	if err != nil || !completes(p.Format, last.Name) {
 		return err
+	}
+	if last.Name == adopted.TrainerState {
+		if ok, err := hasModel(&t.View, last.Parent); !ok || err != nil {
+			return err
+		}
 	}
 	dir, err := tree.Inode(t, last.Parent)
 	if err != nil {
@@ -110,6 +162,9 @@ func WantAdoption(t *kvtx.Tx, kind wire.JobKind, of *record.Inode, step record.S
 		}
 		if !have.Quiet {
 			return j.Id, nil // somebody asked for this one
+		}
+		if kind == wire.JobKind_JOB_KIND_ADOPT && have.Phase == record.AdoptLook && j.Tries == 0 {
+			return j.Id, nil // it has not taken a file yet: it finds this one too
 		}
 		have.Again = true
 		j.Cursor = have.Encode()

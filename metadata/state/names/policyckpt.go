@@ -12,6 +12,9 @@ import (
 // maxKeepTags bounds the tags of one level of a policy.
 const maxKeepTags = 16
 
+// maxQuietMillis bounds how long a directory may have to stay as it is: a day.
+const maxQuietMillis = 24 * 60 * 60 * 1000
+
 // checkpointPolicy adds the part for checkpoints to a directory's policy.
 func checkpointPolicy(p *record.Policy, dir *record.Inode, w *wire.CheckpointPolicy) error {
 	bad := func(format string, args ...any) error {
@@ -19,6 +22,12 @@ func checkpointPolicy(p *record.Policy, dir *record.Inode, w *wire.CheckpointPol
 	}
 	if p.Format = w.GetFormat(); p.Format < 0 || p.Format > wire.CheckpointFormat_CHECKPOINT_FORMAT_HF {
 		return bad("checkpoint format %d is unknown", p.Format)
+	}
+	if p.QuietMillis = w.GetQuietMillis(); p.QuietMillis > maxQuietMillis {
+		return bad("a directory must stay as it is for %d ms, %d at most", p.QuietMillis, maxQuietMillis)
+	}
+	if p.QuietMillis > 0 && p.Format <= wire.CheckpointFormat_CHECKPOINT_FORMAT_NONE {
+		return bad("a time without changes goes with a format of directories that become steps")
 	}
 	for _, l := range w.GetLevels() {
 		level := moraine.Level(min(l.GetLevel(), 255))

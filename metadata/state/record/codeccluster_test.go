@@ -100,7 +100,7 @@ var clusterCodecs = []valueKind{
 	{"object", (&Object{At: Place{"b", "p/run/part"}, Version: "v1", Etag: "abc-2", Size: 1 << 33, Crc: 0xdeadbeef, Inode: 1<<40 | 9, Generation: 1<<56 | 4, Refs: 2,
 		Newest: true, Piece: 1 << 24, Tenant: 1, Kept: true, Job: 1<<40 | 7, Verified: wire.Verified_VERIFIED_READ_BACK}).Encode(), again(func() *Object { return &Object{} })},
 	{"policy", (&Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: moraine.Scheme{K: 4, M: 2}, Foreign: wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE,
-		Format: wire.CheckpointFormat_CHECKPOINT_FORMAT_HF, Levels: []LevelPolicy{{Level: moraine.Memory, Every: 1, KeepLast: 2},
+		Format: wire.CheckpointFormat_CHECKPOINT_FORMAT_HF, QuietMillis: 60_000, Levels: []LevelPolicy{{Level: moraine.Memory, Every: 1, KeepLast: 2},
 			{Level: moraine.NVMe, Every: 10, KeepEvery: 100, KeepMillis: 1 << 30, KeepBytes: 1 << 40, KeepTags: []string{"best"}}}}).Encode(), again(func() *Policy { return &Policy{} })},
 	{"object-key", (&Owner{Object: 1<<40 | 2, Job: 1<<40 | 7, Until: 900000}).Encode(), again(func() *Owner { return &Owner{} })},
 	{"object-sums", EncodeSums([]uint32{1, 0xdeadbeef}), func(b []byte) ([]byte, error) {

@@ -14,6 +14,9 @@ type Policy struct {
 	Foreign wire.ForeignPolicy
 	// Format is what a framework writes there whose directories become steps.
 	Format wire.CheckpointFormat
+	// QuietMillis is how long such a directory must stay as it is before; 0: as the format needs. It is
+	// inherited with Format.
+	QuietMillis uint64
 	// Levels says which steps of runs go to a level and stay there; in order of level.
 	Levels []LevelPolicy
 }
@@ -34,7 +37,7 @@ type LevelPolicy struct {
 const policyVersion = 1
 
 // Encode returns the stored value.
-func (p *Policy) Encode() []byte { return p.fields(encoder(6 + 16*len(p.Levels))).B }
+func (p *Policy) Encode() []byte { return p.fields(encoder(10 + 16*len(p.Levels))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (p *Policy) Decode(b []byte) error { return p.fields(decoder(b)).End("policy") }
@@ -46,6 +49,7 @@ func (p *Policy) fields(c *codec) *codec {
 	oneByte(c, &p.Scheme.M)
 	oneByte(c, &p.Foreign)
 	oneByte(c, &p.Format)
+	uvarint(c, &p.QuietMillis)
 	levels := list(c, &p.Levels, 7)
 	for i := range levels {
 		levels[i].fields(c)
@@ -76,7 +80,7 @@ func (p *Policy) ToWire() *wire.Policy {
 	if p.Format == 0 && len(p.Levels) == 0 {
 		return w
 	}
-	w.Checkpoint = &wire.CheckpointPolicy{Format: p.Format}
+	w.Checkpoint = &wire.CheckpointPolicy{Format: p.Format, QuietMillis: p.QuietMillis}
 	for _, l := range p.Levels {
 		w.Checkpoint.Levels = append(w.Checkpoint.Levels, &wire.LevelPolicy{Level: uint32(l.Level), Every: l.Every, KeepLast: l.KeepLast,
 			KeepEvery: l.KeepEvery, KeepMillis: l.KeepMillis, KeepBytes: l.KeepBytes, KeepTags: l.KeepTags})
@@ -91,7 +95,9 @@ func (p *Policy) Inherit(from Policy) {
 		p.Scheme = from.Scheme
 	}
 	p.Foreign = cmp.Or(p.Foreign, from.Foreign)
-	p.Format = cmp.Or(p.Format, from.Format)
+	if p.Format == 0 {
+		p.Format, p.QuietMillis = from.Format, from.QuietMillis
+	}
 	if len(p.Levels) == 0 {
 		p.Levels = from.Levels
 	}

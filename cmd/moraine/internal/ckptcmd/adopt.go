@@ -2,6 +2,7 @@ package ckptcmd
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt/adopt"
@@ -14,6 +15,7 @@ func newCkptAdoptCommand(env *cli.Env) *cobra.Command {
 		opts        adopt.Options
 		run, format string
 		always      string
+		quiet       time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "adopt DIR --run RUN --step N",
@@ -30,8 +32,10 @@ over this one. If you know that all ranks have written and nothing writes there,
 directory that was copied, say so with --complete. All other checks are made all the same.
 
 With --always the cluster does so by itself for each directory below DIR whose last file
-appears (.metadata, latest_checkpointed_iteration.txt or model.safetensors.index.json). The
-run is the directory above, and the digits at the end of the directory's name are the step.`,
+appears (.metadata, latest_checkpointed_iteration.txt or model.safetensors.index.json) and
+nothing in it has changed for --quiet. A directory of the Trainer of transformers (checkpoint-N,
+or with training_args.bin or optimizer.pt) also waits for trainer_state.json. The run is the
+directory above, and the digits at the end of the directory's name are the step.`,
 		Example: `  moraine ckpt adopt moraine:///scratch/job/step-1000 --run moraine:///runs/job --step 1000
   moraine ckpt adopt moraine:///scratch --always dcp`,
 		Args: cobra.ExactArgs(1),
@@ -42,10 +46,12 @@ run is the directory above, and the digits at the end of the directory's name ar
 			}
 			one := cmd.Flags().Changed("run") || cmd.Flags().Changed("step") || cmd.Flags().Changed("format") || cmd.Flags().Changed("complete")
 			switch {
+			case cmd.Flags().Changed("quiet") && (!cmd.Flags().Changed("always") || always == string(adopt.Never) || always == inherit || quiet <= 0):
+				return cli.UsageError("--quiet is a time above 0, and goes with --always dcp, megatron or hf")
 			case cmd.Flags().Changed("always") && one:
 				return cli.UsageError("--always sets what happens from now on: it cannot go with --run, --step, --format or --complete")
 			case cmd.Flags().Changed("always"):
-				return adoptAlways(cmd.Context(), env, l, always)
+				return adoptAlways(cmd.Context(), env, l, always, quiet)
 			case run == "" || !cmd.Flags().Changed("step"):
 				return cli.UsageError("name the step: give --run RUN and --step N")
 			}
@@ -64,6 +70,8 @@ run is the directory above, and the digits at the end of the directory's name ar
 	f.BoolVar(&opts.Complete, "complete", false, "all ranks have written and nothing writes there: take it without the word of the file that is written last")
 	f.StringVar(&always, "always", "", "adopt directories below DIR by themselves: those of dcp, megatron or hf; "+
 		"\"never\", also if a directory above says so; \"inherit\" what the directory above says")
+	f.DurationVar(&quiet, "quiet", 0, "with --always: how long nothing in a directory may change before it is adopted "+
+		"(default: 10s, and 30s for hf)")
 	return cmd
 }
 
@@ -84,7 +92,17 @@ func ckptAdopt(ctx context.Context, env *cli.Env, l, into cli.Location, opts ado
 	return nil
 }
 
-func adoptAlways(ctx context.Context, env *cli.Env, l cli.Location, format string) error {
+// inherit is what --always says for the policy of the directory above.
+const inherit = "inherit"
+
+// adoptPolicy is what `ckpt adopt --always` prints.
+type adoptPolicy struct {
+	Path   string  `json:"path"`
+	Format string  `json:"format"` // dcp, megatron, hf, never or inherit
+	Quiet  float64 `json:"quiet_seconds,omitempty"`
+}
+
+func adoptAlways(ctx context.Context, env *cli.Env, l cli.Location, format string, quiet time.Duration) error {
 	c, err := env.DialHosts(ctx, l.Hosts, client.Config{})
 	if err != nil {
 		return err
@@ -98,11 +116,14 @@ func adoptAlways(ctx context.Context, env *cli.Env, l cli.Location, format strin
 		return cli.UsageError("%s is not a directory: name the one that has the directories of the steps", l)
 	}
 	f := adopt.Format(format)
-	if format == "inherit" {
+	if format == inherit {
 		f = ""
 	}
-	if err := adopt.SetPolicy(ctx, c.Client, attr.Inode(), f); err != nil {
+	if err := adopt.SetPolicy(ctx, c.Client, attr.Inode(), f, quiet); err != nil {
 		return cli.Named(err, l, attr.Inode())
+	}
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, adoptPolicy{l.String(), format, quiet.Seconds()})
 	}
 	switch f {
 	case "":
