@@ -133,7 +133,7 @@ func (o *adviseFlags) restoreOf(ctx context.Context, env *cli.Env, arg string) e
 		return cli.Named(err, l, run.ID())
 	}
 	row := drillRow{exposure: exposure{Level: moraine.NVMe.String(), Step: s.Step, Attempt: s.Attempt}}
-	if err := row.restore(ctx, run, moraine.NVMe); err != nil {
+	if err := row.restore(ctx, env, run, moraine.NVMe); err != nil {
 		return err
 	}
 	if row.Error != "" {

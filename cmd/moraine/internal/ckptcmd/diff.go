@@ -113,12 +113,14 @@ func ckptDiff(ctx context.Context, env *cli.Env, sideA, sideB diffSide, all bool
 	defer cb.Close()
 	defer b.Close()
 	rows := []diffRow{}
+	stop := env.StartBar("read to compare", 0).Follow(func() (done, total int64, ok bool) { return a.BytesRead() + b.BytesRead(), 0, true })
 	report, err := ckpt.Diff(ctx, a, b, func(d ckpt.Difference) error {
 		if all || len(rows) < maxDiffRows {
 			rows = append(rows, diffRowOf(d))
 		}
 		return nil
 	})
+	stop(err)
 	if err != nil {
 		return err
 	}

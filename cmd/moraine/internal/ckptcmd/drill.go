@@ -91,7 +91,7 @@ func ckptDrill(ctx context.Context, env *cli.Env, arg string, o drillFlags) (err
 	var failed error
 	for {
 		began := time.Now()
-		rows, err := drill(ctx, c, run)
+		rows, err := drill(ctx, env, c, run)
 		if cli.IsInterrupt(ctx, err) || ctx.Err() != nil && o.every > 0 {
 			return failed
 		}
@@ -123,7 +123,7 @@ func ckptDrill(ctx context.Context, env *cli.Env, arg string, o drillFlags) (err
 }
 
 // drill restores the newest step of each level. A step that is the newest of memory and nvme is read once.
-func drill(ctx context.Context, c *cli.Connection, run *ckpt.Run) ([]drillRow, error) {
+func drill(ctx context.Context, env *cli.Env, c *cli.Connection, run *ckpt.Run) ([]drillRow, error) {
 	_, levels, err := exposureOf(ctx, c, run)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func drill(ctx context.Context, c *cli.Connection, run *ckpt.Run) ([]drillRow, e
 			before := rows[n-1]
 			row.Bytes, row.Seconds, row.Rate, row.Error, row.From = before.Bytes, before.Seconds, before.Rate, before.Error, before.From
 		default:
-			if err := row.restore(ctx, run, moraine.Memory+moraine.Level(n)); err != nil {
+			if err := row.restore(ctx, env, run, moraine.Memory+moraine.Level(n)); err != nil {
 				return nil, err
 			}
 		}
@@ -147,16 +147,16 @@ func drill(ctx context.Context, c *cli.Connection, run *ckpt.Run) ([]drillRow, e
 }
 
 // restore reads and verifies the step of the row, the newest of a level. It returns an error only if ctx has ended.
-func (r *drillRow) restore(ctx context.Context, run *ckpt.Run, level moraine.Level) error {
+func (r *drillRow) restore(ctx context.Context, env *cli.Env, run *ckpt.Run, level moraine.Level) error {
 	var from moraine.Level // any
 	if level == moraine.Object {
 		from = moraine.Object
 	}
 	began := time.Now()
-	err := r.read(ctx, run, level, from)
+	err := r.read(ctx, env, run, level, from)
 	if from != 0 && moraine.KindOf(err) == moraine.PermissionDenied { // a confined session reads no object by itself
 		began = time.Now()
-		err = r.read(ctx, run, level, 0)
+		err = r.read(ctx, env, run, level, 0)
 	}
 	if err != nil {
 		r.Error = err.Error()
@@ -168,13 +168,13 @@ func (r *drillRow) restore(ctx context.Context, run *ckpt.Run, level moraine.Lev
 }
 
 // read reads and verifies the step, from one level or from the nearest place.
-func (r *drillRow) read(ctx context.Context, run *ckpt.Run, level, from moraine.Level) error {
+func (r *drillRow) read(ctx context.Context, env *cli.Env, run *ckpt.Run, level, from moraine.Level) error {
 	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Level: level, Step: r.Step, Exact: true, Read: ckpt.ReadOptions{From: from}})
 	if err != nil {
 		return err
 	}
 	defer k.Close() // nothing is written
-	report, err := k.Verify(ctx)
+	report, err := verified(ctx, env, k)
 	r.Bytes, r.From = report.Bytes, placesOf(report, k.Info.Level)
 	return err
 }

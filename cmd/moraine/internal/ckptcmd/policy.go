@@ -194,7 +194,7 @@ func ckptPolicy(ctx context.Context, env *cli.Env, l cli.Location, change func(c
 	}
 	if len(effective) == 0 {
 		env.Note("no policy: all steps stay until somebody removes them")
-		return nil
+		return printNoPolicy(env)
 	}
 	if staysWithoutEnd(effective) {
 		env.Note("the steps between those of level nvme stay in memory until somebody removes them, or the memory is needed: " +
@@ -207,6 +207,16 @@ func ckptPolicy(ctx context.Context, env *cli.Env, l cli.Location, change func(c
 	return cli.List(env, rows, table.Row{"level", "its steps", "keeps", "own"}, func(r levelRow) table.Row {
 		return table.Row{r.Level, r.belongs(), r.keeps(), r.Own}
 	})
+}
+
+// printNoPolicy prints for scripts each level without a rule.
+func printNoPolicy(env *cli.Env) error {
+	for level := moraine.Memory; env.Global.JSON && level <= moraine.Object; level++ {
+		if err := cli.PrintJSON(env.Out, levelRowOf(ckpt.LevelPolicy{Level: level}, false)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // staysWithoutEnd reports whether a policy leaves steps in memory, and has no rule by which they go.

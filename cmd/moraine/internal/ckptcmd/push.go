@@ -65,7 +65,10 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 	ctx, cancel := context.WithTimeout(ctx, p.deadline+time.Second) // the agent answers at the deadline
 	defer cancel()
 	end := time.Now().Add(p.deadline)
+	follow := partsLeft{ctx: ctx, socket: p.socket, run: p.run}
+	stop := env.StartBar("pushed", 0).Follow(follow.look)
 	reply, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Push: &agentproto.Push{Run: p.run, DeadlineMillis: max(p.deadline.Milliseconds(), 1)}})
+	stop(err)
 	if err != nil {
 		return err
 	}
@@ -82,8 +85,41 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 	}
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, pushed{Run: p.run, Level: p.level.String(), Safe: true})
+	}
 	env.Note("every sealed part of this node is in a committed step, and the newest step of each rank at level %s", p.level)
 	return nil
+}
+
+// pushed is what `ckpt push` prints when all is safe. Otherwise it prints the parts that are not.
+type pushed struct {
+	Run   string `json:"run,omitempty"`
+	Level string `json:"level"`
+	Safe  bool   `json:"safe"`
+}
+
+// partsLeft follows the parts that the agent has to write. One goroutine uses it.
+type partsLeft struct {
+	ctx         context.Context
+	socket, run string
+	most        int64 // bytes that were left at a time, in all parts
+}
+
+// look returns how many bytes of the parts are written, of those that were left at the beginning.
+func (p *partsLeft) look() (done, total int64, ok bool) {
+	reply, err := agentproto.Ask(p.ctx, p.socket, &agentproto.Request{Status: &agentproto.Status{}})
+	if err != nil {
+		return 0, 0, false
+	}
+	var left int64
+	for _, part := range reply.Status.Parts {
+		if part.State == agentproto.Local && (p.run == "" || part.Run == p.run) {
+			left += max(part.Bytes-part.Written, 0)
+		}
+	}
+	p.most = max(p.most, left)
+	return p.most - left, p.most, true
 }
 
 // toBucket waits until the steps of the committed parts that the node has are in the bucket.

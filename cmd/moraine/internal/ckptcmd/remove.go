@@ -30,8 +30,9 @@ func newCkptRemoveCommand(env *cli.Env) *cobra.Command {
 		Use:   "rm RUN --step N [--attempt A]",
 		Short: "Remove a checkpoint; the links move to the one before",
 		Long: `Remove a committed checkpoint as a whole. It leaves the list and the links at once; its
-space returns in the background. Without --force the command refuses a checkpoint that a
-program is reading, and the last good checkpoint of the run.`,
+space returns in the background. Without --force the command refuses a pinned checkpoint, the one
+from which the present attempt continues, and the last good checkpoint of the run. One that a
+program is reading is refused also with --force, until the program ends.`,
 		Example: `  moraine ckpt rm moraine:///runs/llama --step 1000
   moraine ckpt rm moraine:///runs/llama --step 1000 --attempt 2 --force`,
 		Args: cobra.ExactArgs(1),
@@ -55,8 +56,8 @@ program is reading, and the last good checkpoint of the run.`,
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to remove")
 	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
-	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is the run's last good "+
-		"checkpoint")
+	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is pinned, the run's last "+
+		"good checkpoint, or the one from which the attempt continues")
 	return cmd
 }
 

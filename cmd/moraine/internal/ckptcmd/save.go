@@ -133,6 +133,17 @@ func (s *saver) savePart(ctx context.Context, run *ckpt.Run, local *localfiles.F
 	if err != nil {
 		return ckpt.StepInfo{}, err
 	}
+	stop := s.env.StartBar("saved", local.Bytes()).Follow(func() (done, total int64, ok bool) {
+		done, total, err := part.Progress(ctx)
+		return done, max(total, local.Bytes()), err == nil
+	})
+	info, err := s.fill(ctx, part, local, lent)
+	stop(err)
+	return info, err
+}
+
+// fill adds the files to the part, and waits for the level.
+func (s *saver) fill(ctx context.Context, part *ckpt.Part, local *localfiles.Files, lent bool) (ckpt.StepInfo, error) {
 	if err := local.AddTo(ctx, part, lent); err != nil {
 		part.Abort(err)
 		return ckpt.StepInfo{}, err
@@ -143,9 +154,21 @@ func (s *saver) savePart(ctx context.Context, run *ckpt.Run, local *localfiles.F
 	return part.Wait(ctx, s.until)
 }
 
+// localPart is what `ckpt save --level local` prints: the step has no state in the cluster yet.
+type localPart struct {
+	Run   string `json:"run"`
+	Step  uint64 `json:"step"`
+	Rank  uint32 `json:"rank"`
+	World uint32 `json:"world"`
+	Level string `json:"level"`
+}
+
 // report prints the saved step.
 func (s *saver) report(info ckpt.StepInfo) error {
 	if s.until == moraine.Local {
+		if s.env.Global.JSON {
+			return cli.PrintJSON(s.env.Out, localPart{s.run.String(), s.step, s.opts.Rank, max(s.opts.World, 1), s.until.String()})
+		}
 		s.env.Note("step %d of %s is in the memory of this node: rank %d of %d. `moraine agent status` shows how it goes on", s.step, s.run, s.opts.Rank, s.opts.World)
 		return nil
 	}

@@ -1,12 +1,26 @@
 package ckptcmd
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
+
+// verified verifies a checkpoint, and shows on a bar how much of it was read.
+func verified(ctx context.Context, env *cli.Env, k *ckpt.Checkpoint) (ckpt.Report, error) {
+	var size int64
+	for _, f := range k.Files() {
+		size += f.Size
+	}
+	stop := env.StartBar("verified", size).Follow(func() (done, total int64, ok bool) { return k.BytesRead(), size, true })
+	report, err := k.Verify(ctx)
+	stop(err)
+	return report, err
+}
 
 func newCkptVerifyCommand(env *cli.Env) *cobra.Command {
 	var choice stepChoice
@@ -26,7 +40,7 @@ func newCkptVerifyCommand(env *cli.Env) *cobra.Command {
 			defer c.Close()
 			defer k.Close()
 			start := time.Now()
-			report, err := k.Verify(cmd.Context())
+			report, err := verified(cmd.Context(), env, k)
 			if err != nil {
 				return err
 			}

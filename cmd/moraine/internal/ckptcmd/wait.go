@@ -76,7 +76,12 @@ func ckptWait(ctx context.Context, env *cli.Env, l cli.Location, w stepWait) err
 		waitCtx, cancel = context.WithTimeout(ctx, w.timeout)
 		defer cancel()
 	}
+	bar := env.StartBar("ranks have sealed", 0)
+	bar.Plain()
+	sealed := ranksSealed{ctx: waitCtx, c: c, run: run, step: w.step}
+	stop := bar.Follow(sealed.look)
 	info, err := run.WaitStep(waitCtx, w.step, w.level)
+	stop(err)
 	if err != nil && waitCtx.Err() != nil && ctx.Err() == nil {
 		info, err = w.afterTimeout(ctx, c, l, info)
 	}
@@ -88,6 +93,38 @@ func ckptWait(ctx context.Context, env *cli.Env, l cli.Location, w stepWait) err
 	}
 	env.Note("step %d of %s is committed at level %s: %s in %s", info.Step, l, info.Level, cli.Size(info.Bytes), info.Path)
 	return nil
+}
+
+// ranksSealed follows a step that somebody waits for. One goroutine uses it.
+type ranksSealed struct {
+	ctx  context.Context
+	c    *cli.Connection
+	run  *ckpt.Run
+	step uint64
+	key  client.StepKey // of the newest attempt that has begun the step; empty: none has yet
+	next time.Time      // of the next request
+}
+
+// look returns how many ranks have sealed.
+func (l *ranksSealed) look() (sealed, world int64, ok bool) {
+	if time.Now().Before(l.next) {
+		return 0, 0, false
+	}
+	l.next = time.Now().Add(time.Second)
+	if l.key.Run == 0 {
+		steps, err := ckpt.ListSteps(l.ctx, l.c.Client, l.run.ID(), true)
+		for _, s := range steps {
+			if s.Step == l.step && s.Attempt > l.key.Attempt {
+				l.key = client.StepKey{Run: s.Run, Attempt: s.Attempt, Step: s.Step}
+			}
+		}
+		if err != nil || l.key.Run == 0 {
+			l.next = time.Now().Add(5 * time.Second) // the list may be long
+			return 0, 0, false
+		}
+	}
+	info, err := ckpt.GetStep(l.ctx, l.c.Client, l.key)
+	return int64(info.Sealed), int64(info.World), err == nil
 }
 
 // afterTimeout returns the step if it was committed in time after all, and otherwise says what it
