@@ -300,11 +300,11 @@ func TestAttempts(t *testing.T) {
 		_, err = s.Wait(t.Context(), moraine.NVMe)
 		require.ErrorIs(t, err, moraine.Fenced)
 
-		saveAll(t, []*trainer{second}, 2, 13)
 		k, err = second.run.Resolve(t.Context(), ckpt.ResolveOptions{Fix: true})
 		require.NoError(t, err)
 		require.Equal(t, uint64(1), k.Info.Step, "the parent of an attempt does not move")
 		require.NoError(t, k.Close())
+		saveAll(t, []*trainer{second}, 2, 13)
 		holds(t, c, 2, 13, 1)
 
 		third, err := open(ckpt.Launch{Name: "d"}, true)

@@ -25,7 +25,8 @@ type ResolveOptions struct {
 	// It is for a step that turned out to be damaged. Not with Exact or Fix.
 	Before StepRef
 	// Fix makes the answer the parent of this attempt, if it has none yet. From then on the
-	// answer is the parent: all ranks continue from the same step.
+	// answer is the parent: all ranks continue from the same step. Once ranks of the attempt have
+	// committed a step, Resolve fails with Conflict: another start has used the name of the launch.
 	Fix bool
 	// Read bounds what reads of the Checkpoint take.
 	Read ReadOptions

@@ -21,7 +21,7 @@ type RunOptions struct {
 	// does not know becomes its next attempt and fences the earlier ones.
 	Launch Launch
 	// Takeover makes the next attempt even while the current one has live sessions. Without it
-	// the service refuses that with Busy, unless Launch is a later restart of the same job.
+	// the service refuses that with Busy, unless Launch is of the same job and no lower restart.
 	Takeover bool
 	// ReadOnly joins no attempt: it is for listing, resolving and reading. Launch is not needed.
 	ReadOnly bool

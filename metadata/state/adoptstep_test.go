@@ -405,12 +405,19 @@ func TestAdoptionFencesNobody(t *testing.T) {
 	f.adopting(100)
 	f.pieces(1000)
 	f.judge("")
+	// The adopted step is none of the launch's own: a rank that is late is not refused.
+	if got := s.run("a", words("fix attempt=1")); !strings.Contains(s.run("a", words("steps step=0/0")), "1/100:committed") || !strings.Contains(got, "not found") {
+		t.Errorf("after the adoption, the first launch continues from %s", got)
+	}
 	if out := s.run("a", words("seal step=1/50 rank=0")); !strings.Contains(out, "sealed") {
 		t.Errorf("the rank's seal: %s", out)
 	}
 	f.judge("")
 	if got := s.run("a", words("steps step=0/0")); !strings.Contains(got, "1/50:committed 1/100:committed") {
 		t.Errorf("the steps are %s", got)
+	}
+	if got := s.run("a", words("fix attempt=1")); !strings.Contains(got, "has committed step 50") {
+		t.Errorf("after a step of its own, the launch continues from %s", got)
 	}
 	job := f.adopting(50)
 	f.pieces(1000)

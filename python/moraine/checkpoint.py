@@ -290,6 +290,8 @@ class Run:
         All ranks get the same step. But with `before` or `fallback` each rank chooses for itself: let the
         ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. A run that is
         only read belongs to no launch: each opening gives the latest step of that moment. See `open`.
+        Raises Conflict once this launch has committed a step: an earlier start had the same name. `fix=False`
+        opens the newest step all the same.
         """
         fix = fix and step is None and before is None and not fallback and not self._start["read_only"]
         try:

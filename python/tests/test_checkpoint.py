@@ -471,16 +471,27 @@ def test_the_steps_before_a_damaged_one_can_be_restored(path):
         assert run.restore().step == 2
 
 
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "1", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "node7", "MASTER_PORT": "41001",
+    "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_q8/r_x1/attempt_1/0/error.json",
+}
+
+
 @pytest.mark.parametrize(
     "env, want",
     [
         ({"MORAINE_LAUNCH": "x", "MORAINE_JOB": "7", "MORAINE_RESTART": "2"}, ("x", "7", 2)),
         (
             {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "4"},
-            ("slurm-12.3-requeue-1-restart-4", "slurm-12", 1 << 40 | 3 << 16 | 4),
+            ("slurm-12.3-requeue-1-restart-4", "slurm-12", 1 << 40 | 3 << 16),
         ),
         ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "4294967291"}, ("slurm-12.0-requeue-0-restart-0", "slurm-12", 0)),
-        ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "1"}, ("torchrun-r-restart-1", "torchrun-r", 1)),
+        ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "1"}, ("torchrun-r-restart-1", "torchrun-r", 0)),
+        (TORCHRUN, ("torchrun-r-x1-restart-1", "torchrun-r", 0)),
+        (TORCHRUN | {"SLURM_JOB_ID": "12"}, ("slurm-12.0-requeue-0-x1-restart-1", "slurm-12", 0)),
+        (TORCHRUN | {"GROUP_WORLD_SIZE": "2"}, ("torchrun-r-node7:41001-restart-1", "torchrun-r", 0)),
+        (TORCHRUN | {"TORCHELASTIC_ERROR_FILE": ""}, ("torchrun-r-node7:41001-restart-1", "torchrun-r", 0)),
+        (TORCHRUN | {"MORAINE_LAUNCH": "x"}, ("x-restart-1", "launch-x", 0)),
     ],
 )
 def test_the_launch_is_found(env, want):
@@ -492,3 +503,14 @@ def test_no_launch_is_an_error():
     with pytest.raises(errors.InvalidArgument, match="MORAINE_LAUNCH"):
         checkpoint.launch_from_env({"TORCHELASTIC_RUN_ID": "none"})
     assert "MORAINE_AGENT" in os.environ
+
+
+def test_a_launch_name_that_repeats_is_refused(run):
+    """A second start under the same name gets Conflict, not the step from which the first one went on."""
+    path, _ = run
+    with open_run(path) as run:
+        run.save({"w": np.zeros(4, np.float32)}, 1)
+    with open_run(path) as run:
+        with pytest.raises(errors.Conflict, match="MORAINE_LAUNCH"):
+            run.restore()
+        assert run.open().step == 1

@@ -201,7 +201,8 @@ func asMarked(op *wire.ResolveStep) string {
 
 // ResolveStep fixes the checkpoint from which the present attempt continues. The first answer
 // becomes the attempt's parent, also if it is that there is none. All later answers, to every rank,
-// are the same.
+// are the same, until the attempt has committed a step of its own: all of its ranks have then begun, so who
+// asks is another start under the same name, for which the parent is too old.
 func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	t.IgnoresQuota = true // a full quota must not prevent a restore; the links are few
 	id := record.StepID{Run: moraine.RunID(op.GetRun()), Attempt: op.GetAttempt()}
@@ -216,7 +217,14 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.Resolved {
+	own, err := ownStep(&t.View, r.Id, r.Attempt)
+	switch {
+	case err != nil:
+		return nil, err
+	case own != nil:
+		return nil, kvtx.Fail(moraine.Conflict, "resolve step", own.Id.String(), "this launch name was used before: launch %q has committed step %d since it began; "+
+			"name the new launch (MORAINE_LAUNCH, or the launch with which the run is opened), or open a step without making it the parent", a.Launch, own.Id.Step)
+	case a.Resolved:
 		return resolvedBefore(t, r, a, op)
 	}
 	s, err := findStep(&t.View, r.Id, r.Attempt, false, op)
@@ -244,6 +252,23 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 		return kvtx.Refuse(noStep(&t.View, r, op)), nil // this answer is fixed: the attempt starts from nothing
 	}
 	return stepReply(s), nil
+}
+
+// ownStep returns the newest step that ranks of an attempt have committed, whatever became of it since; nil if
+// there is none. Jobs adopt files in the name of the present attempt, and say nothing of its ranks.
+func ownStep(v *kvtx.View, run moraine.RunID, attempt uint32) (*record.Step, error) {
+	var own *record.Step
+	prefix := record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(run)), attempt)
+	err := v.Each(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) (bool, error) {
+		id := StepOfKey(key)
+		id.Step = ^id.Step
+		s, err := tree.MustStep(v, id)
+		if err == nil && !s.Adopted() {
+			own = s
+		}
+		return own == nil, err
+	})
+	return own, err
 }
 
 // resolvedBefore answers with the fixed parent.

@@ -59,7 +59,7 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 		}
 	}
 	if known != r.Attempt {
-		return nil, kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, but attempt %d has taken over", op.GetLaunch(), known, r.Attempt)
+		return nil, kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, but attempt %d has taken over: if the job was started again, give this start a launch name of its own (MORAINE_LAUNCH)", op.GetLaunch(), known, r.Attempt)
 	}
 	t.Put(t.K.AttemptSession(r.Id, known, t.Session.Id), []byte{record.RunVersion})
 	t.Put(t.K.SessionAttempt(t.Session.Id, r.Id, known), []byte{record.RunVersion})
@@ -145,8 +145,9 @@ func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
 }
 
 // mayBegin decides whether a new launch may take the run over. A lower restart of a known scheduler
-// job is late and may not. While the present attempt has live sessions, only a higher restart of
-// its job may, or a launch that requests the takeover explicitly.
+// job is late and may not. While the present attempt has live sessions, only a launch of its job
+// may that is of no lower restart, or one that requests the takeover explicitly: a scheduler starts a job
+// again after it has ended the earlier start, whose sessions may live on for a while.
 func mayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	if r.Attempt == 0 {
 		return nil
@@ -164,8 +165,8 @@ func mayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	if err != nil {
 		return err
 	}
-	higher := op.GetJob() != "" && op.GetJob() == present.Job && op.GetRestart() > present.Restart
-	if higher || op.GetTakeover() {
+	later := op.GetJob() != "" && op.GetJob() == present.Job && op.GetRestart() >= present.Restart
+	if later || op.GetTakeover() {
 		return nil
 	}
 	live, err := t.KeysUnder(t.K.AttemptSessions(r.Id, r.Attempt), 1)
