@@ -137,7 +137,8 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	if a.metrics == nil {
 		a.metrics = NewMetrics(nil)
 	}
-	a.figures = runFigures{a.metrics, map[runOf]*agentproto.RunStatus{}, map[runOf]*following{}}
+	a.figures = runFigures{metrics: a.metrics, of: map[runOf]*agentproto.RunStatus{}, follows: map[runOf]*following{},
+		isOpen: func(of runOf) bool { return isOpen(a.runs, of) }, closed: map[runOf]uint64{}}
 	a.shared = readonce.New(sharedBytes)
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
@@ -174,7 +175,7 @@ func (a *Agent) Dir() string { return a.cfg.Dir }
 
 // Run finds what an earlier agent left, serves until ctx ends, and then writes what is sealed to
 // the cluster, and the newest step of each rank to level nvme, for Config.Grace at most. It fails with
-// Incomplete, naming them, if parts are left that no committed step has, or a step below nvme.
+// Incomplete, naming them, if parts are left that no committed step has or will have, or a step below nvme.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.end()
 	if err := a.recover(); err != nil {
@@ -183,22 +184,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.running.Go(a.accept)
 	a.running.Go(follower{a}.follow)
 	<-ctx.Done()
-	below := slices.DeleteFunc(a.drain(context.WithoutCancel(ctx), a.cfg.Grace), func(p agentproto.Part) bool { return p.State == agentproto.Local })
+	p, below := a.drain(context.WithoutCancel(ctx), a.cfg.Grace)
 	a.end()
 	a.mu.Lock()
 	left := a.list(unwritten) // a trainer may have sealed a part after drain
 	a.mu.Unlock()
+	return unsafe(left, p.failed(), below)
+}
+
+// unsafe is the error of an agent that ends and leaves parts in its memory only, parts that have failed, or the newest
+// steps of ranks below level nvme; nil if there are none.
+func unsafe(left, failed, below []agentproto.Part) error {
+	var why error
 	switch {
-	case len(left) == 0 && len(below) == 0:
+	case len(left) > 0:
+		why = fmt.Errorf("%d parts are in this node's memory only (first: %s step %d, rank %d): start the agent again to go on with them",
+			len(left), left[0].Run, left[0].Step, left[0].Rank)
+	case len(failed) > 0:
+		why = fmt.Errorf("%d parts failed while the agent ended (first: %s step %d, rank %d: %s): their steps are not saved; an earlier one is the newest",
+			len(failed), failed[0].Run, failed[0].Step, failed[0].Rank, failed[0].Error)
+	case len(below) > 0:
+		why = fmt.Errorf("the newest steps of %d ranks are only in the memory of the cluster (first: %s step %d, rank %d): moraine ckpt wait --level nvme brings them to its devices",
+			len(below), below[0].Run, below[0].Step, below[0].Rank)
+	default:
 		return nil
-	case len(left) == 0:
-		return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: fmt.Errorf(
-			"the newest steps of %d ranks are only in the memory of the cluster (first: %s step %d, rank %d): moraine ckpt wait --level nvme brings them to its devices",
-			len(below), below[0].Run, below[0].Step, below[0].Rank)}
 	}
-	return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: fmt.Errorf(
-		"%d parts are in this node's memory only (first: %s step %d, rank %d): start the agent again to go on with them",
-		len(left), left[0].Run, left[0].Step, left[0].Rank)}
+	return &moraine.Error{Op: "agent", Kind: moraine.Incomplete, Err: why}
 }
 
 // end stops everything. Sealed parts stay in the tmpfs. A second call does nothing.
@@ -226,16 +237,18 @@ func (a *Agent) end() {
 	_ = a.lock.Close() // it was only held
 }
 
-// drain refuses new parts, and pushes those that are sealed, at most for grace. It returns what push
-// returns.
-func (a *Agent) drain(ctx context.Context, grace time.Duration) []agentproto.Part {
+// drain refuses new parts, and pushes those that are sealed, at most for grace. It returns the pusher, and the committed
+// parts whose steps are below level nvme.
+func (a *Agent) drain(ctx context.Context, grace time.Duration) (pusher, []agentproto.Part) {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
 	defer a.pace.lift()()
-	return pusher{a, func(*part) bool { return true }}.push(ctx)
+	p := newPusher(a, moraine.NVMe, func(*part) bool { return true })
+	below := slices.DeleteFunc(p.push(ctx), func(q agentproto.Part) bool { return q.State != agentproto.Committed })
+	return p, below
 }
 
 // unwritten reports whether a part is sealed, and in no committed step. The caller holds the mutex.

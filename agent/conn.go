@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -89,21 +88,21 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 		for _, f := range files {
 			_ = f.Close() // a trainer has none to give
 		}
-		if wrong := new(json.UnmarshalTypeError); c.greeted && errors.As(err, &wrong) { // all of the frame was read
-			err = c.send(&agentproto.Reply{Error: agentproto.ErrorOf(c.invalid("%s is %s: no value of the field can be that", wrong.Field, wrong.Value))}, nil)
-			if err == nil {
-				continue
-			}
-		}
-		if err != nil {
+		var reply *agentproto.Reply
+		var file *os.File
+		switch {
+		case err == nil:
+			ctx, stop := c.untilHangup(a.work)
+			reply, file = c.answer(ctx, &req)
+			stop()
+		case c.greeted && errors.Is(err, moraine.InvalidArgument): // a whole frame that is no request
+			reply = &agentproto.Reply{Error: agentproto.ErrorOf(err)}
+		default:
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 				a.log.Info("connection ended", "uid", uid, "err", err)
 			}
 			return
 		}
-		ctx, stop := c.untilHangup(a.work)
-		reply, file := c.answer(ctx, &req)
-		stop()
 		if reply.Error != nil && a.work.Err() != nil {
 			return // the agent ends: without an answer, the trainer repeats the request to the next one
 		}
@@ -165,8 +164,9 @@ func (c *conn) end() {
 // answer serves one request. file is the descriptor that goes with the reply.
 func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agentproto.Reply, file *os.File) {
 	reply = &agentproto.Reply{}
-	var err error
+	err := cleanRun(req)
 	switch {
+	case err != nil:
 	case req.Hello != nil:
 		reply.Hello, err = c.hello(req.Hello)
 	case !c.greeted:

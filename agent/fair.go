@@ -95,16 +95,16 @@ func (p *pool) lend(s *slot) {
 }
 
 // lentRoom is the error of a caller that has waited for readers.
-func (p *pool) lentRoom(n int64) error {
+func (p *pool) lentRoom(w want, n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
+	return &moraine.Error{Op: w.op, Kind: moraine.NoSpace, Err: fmt.Errorf(
 		"no %d bytes became free in the arenas' %d: readers of files and steps have %d bytes; close what they have read, or raise --arena-memory", n, p.limit, p.lent)}
 }
 
 // errBusy is the error of a caller that does not want to wait.
-func errBusy() error {
-	return &moraine.Error{Op: "agent.Begin", Kind: moraine.Busy,
+func errBusy(w want) error {
+	return &moraine.Error{Op: w.op, Kind: moraine.Busy,
 		Err: errors.New("the arenas are full: earlier saves are still being written to the cluster, or readers have the memory")}
 }
 

@@ -34,6 +34,14 @@ func (n *node) peer(run, launch string, world uint32) *peer {
 	return p
 }
 
+// peerOf is peer of a rank.
+func (n *node) peerOf(run, launch string, rank, world uint32) *peer {
+	n.t.Helper()
+	p := n.stranger()
+	require.NoError(n.t, p.ask(&agentproto.Request{Open: &agentproto.Open{Run: run, Rank: rank, World: world, Launch: launch}}))
+	return p
+}
+
 // stranger is a peer that has opened nothing.
 func (n *node) stranger() *peer {
 	n.t.Helper()

@@ -194,14 +194,14 @@ func (c *conn) readSlot(ctx context.Context, req *fileproto.FetchFile) error {
 		return nil
 	}
 	f.drop(c.a.pool)
-	s, err := c.takeSlot(ctx, req.Bytes)
+	s, err := c.takeSlot(ctx, "agent.FetchFile", req.Bytes)
 	f.slot = s
 	return err
 }
 
 // takeSlot returns a slot that no part has.
-func (c *conn) takeSlot(ctx context.Context, n int64) (*slot, error) {
-	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: n, wait: true, lent: c.lent(), patience: c.a.cfg.Patience}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
+func (c *conn) takeSlot(ctx context.Context, op string, n int64) (*slot, error) {
+	s, err := c.a.pool.take(ctx, want{op: op, uid: c.uid, bytes: n, wait: true, lent: c.lent(), patience: c.a.cfg.Patience}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
 	if err == nil {
 		c.a.pool.lend(s)
 	}
@@ -220,7 +220,7 @@ func (c *conn) create(ctx context.Context, fc *client.Client, req *fileproto.Cre
 			return nil, nil, err
 		}
 	}
-	s, err := c.takeSlot(ctx, req.Bytes)
+	s, err := c.takeSlot(ctx, "agent.Create", req.Bytes)
 	if err != nil {
 		return nil, nil, err
 	}

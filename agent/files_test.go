@@ -206,6 +206,14 @@ func TestMemoryOfFilesIsBounded(t *testing.T) {
 	_, _, err = n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: 10}})
 	require.True(t, hasKind(err, moraine.NoSpace), "all memory is in use, and no save gives any back: %v", err)
 	require.ErrorContains(t, err, "readers of files and steps have 6291456 bytes")
+	require.NotContains(t, err.Error(), "agent.Begin")
+	for op, tooLong := range map[string]agentproto.Request{
+		"agent.FetchFile: no space: 7340032 bytes of a read do not fit": {FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: 7 << 20}},
+		"agent.Create: no space: a buffer of 7340032 bytes for a file":  {Create: &fileproto.Create{Path: "/g", Bytes: 7 << 20}},
+	} {
+		_, _, err = n.filePeer().ask(tooLong)
+		require.ErrorContains(t, err, op)
+	}
 	require.NoError(t, p.c.Close())
 	require.Eventually(t, func() bool {
 		_, _, err := n.filePeer().ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: "/f", Bytes: slotBytes}})

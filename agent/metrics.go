@@ -30,6 +30,17 @@ type Metrics struct {
 	RunLostSteps, RunLostSeconds *prometheus.GaugeVec // by run and level
 }
 
+// hideRun removes the metrics of a run.
+func (m *Metrics) hideRun(run string) {
+	of := prometheus.Labels{"run": run}
+	for _, c := range []*prometheus.CounterVec{m.RunSaves, m.RunBytes, m.RunStall, m.RunFailed, m.RunRestores, m.RunRestoreSeconds} {
+		c.DeletePartialMatch(of)
+	}
+	for _, g := range []*prometheus.GaugeVec{m.RunLast, m.RunLostSteps, m.RunLostSeconds} {
+		g.DeletePartialMatch(of)
+	}
+}
+
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := metric.For(reg, "agent")

@@ -57,7 +57,7 @@ func (a *Agent) begin(ctx context.Context, r *run, req *agentproto.Begin, lent i
 	if err := a.admit(p); err != nil {
 		return nil, err
 	}
-	w := want{uid: r.key.uid, owner: r.key.owner(), bytes: req.Bytes, wait: !req.NoWait, lent: lent, patience: cmp.Or(milliseconds(req.SealTimeoutMillis), a.cfg.Patience)}
+	w := want{uid: r.key.uid, owner: r.key.owner(), bytes: req.Bytes, op: "agent.Begin", wait: !req.NoWait, lent: lent, patience: cmp.Or(milliseconds(req.SealTimeoutMillis), a.cfg.Patience)}
 	s, err := a.pool.take(ctx, w, func() (bool, bool) { return a.spare(p, w.uid) })
 	if err != nil {
 		a.forget(p)
@@ -211,6 +211,9 @@ func (a *Agent) abandon(p *part, cause error) {
 func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) error {
 	if err := checkPlaces(req, int64(len(p.slot.mem))); err != nil {
 		return err
+	}
+	if err := p.run.run.CheckSeal(req); err != nil {
+		return err // what cannot be in a part must not reach level local
 	}
 	if err := p.slot.whole(); err != nil {
 		return err

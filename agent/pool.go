@@ -53,6 +53,8 @@ func newPool(dir string, limit int64) (*pool, error) {
 
 // want is what a caller of take needs.
 type want struct {
+	// op names the request in errors: agent.Begin of a save, or another of a reader or writer of files.
+	op  string
 	uid uint32
 	// owner names the rank, which gets the slot that it had before: it has that one mapped.
 	owner string
@@ -71,7 +73,7 @@ type want struct {
 // waits w.patience. The content of the slot is undefined. The caller calls placed once spare knows who
 // has the slot, or lend.
 func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)) (*slot, error) {
-	n, err := p.slotSize(w.bytes)
+	n, err := p.slotSize(w)
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +93,9 @@ func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)
 		case freed:
 			continue
 		case !more && !readers && !now.making && !now.yields && !ended(now.changed):
-			return nil, p.noRoom(n)
+			return nil, p.noRoom(w, n)
 		case !w.wait:
-			return nil, errBusy()
+			return nil, errBusy(w)
 		case more: // saves that are being written give memory back
 			patience = nil
 		case readers && patience == nil:
@@ -102,20 +104,21 @@ func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)
 		select {
 		case <-now.changed:
 		case <-patience:
-			return nil, p.lentRoom(n)
+			return nil, p.lentRoom(w, n)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// slotSize is the length of a slot for n bytes.
-func (p *pool) slotSize(n int64) (int64, error) {
+// slotSize is the length of a slot for what w wants.
+func (p *pool) slotSize(w want) (int64, error) {
+	n := w.bytes
 	if n > p.limit {
-		return 0, p.noRoom(n)
+		return 0, p.noRoom(w, n)
 	}
 	if n = (n + hugePage - 1) / hugePage * hugePage; n > p.limit {
-		return 0, p.noRoom(n)
+		return 0, p.noRoom(w, n)
 	}
 	return n, nil
 }
@@ -170,7 +173,7 @@ func (p *pool) try(w want, n int64) (*slot, snapshot, error) {
 // prefault makes slots for w until its owner has count, as long as there is room: a save that begins
 // then finds memory whose pages are there. It takes no slot from anybody.
 func (p *pool) prefault(w want, count int) error {
-	n, err := p.slotSize(w.bytes)
+	n, err := p.slotSize(w)
 	for err == nil {
 		p.mu.Lock()
 		more := !p.closed && p.owned[w.owner] < count && p.used+n <= p.limit && !p.yields(w.uid, n)
@@ -210,10 +213,23 @@ func ended(c <-chan struct{}) bool {
 	}
 }
 
-func (p *pool) noRoom(n int64) error {
-	return &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
-		"a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes: raise --arena-memory, which is at most the size of the tmpfs", n, p.limit)}
+// noRoom is the error of a caller for whom nobody will give memory back.
+func (p *pool) noRoom(w want, n int64) error {
+	what := fmt.Sprintf("%d bytes of a read do not fit beside the parts of checkpoints into the arenas' %d bytes: read fewer bytes at once (read_into of Python reads in batches of batch_bytes), or", n, p.limit)
+	switch {
+	case w.saves():
+		what = fmt.Sprintf("a part of %d bytes does not fit beside the last good one of each rank into the arenas' %d bytes:", n, p.limit)
+	case w.writesFile():
+		what = fmt.Sprintf("a buffer of %d bytes for a file does not fit beside the parts of checkpoints into the arenas' %d bytes: append fewer bytes at once, or", n, p.limit)
+	}
+	return &moraine.Error{Op: w.op, Kind: moraine.NoSpace, Err: fmt.Errorf("%s raise --arena-memory, which is at most the size of the tmpfs", what)}
 }
+
+// saves reports whether the slot is for a part.
+func (w want) saves() bool { return w.op == "agent.Begin" }
+
+// writesFile reports whether the slot is for a file that is written.
+func (w want) writesFile() bool { return w.op == "agent.Create" }
 
 // reuse takes a free slot out: a usable one of the user that has n bytes, and not twice as many,
 // if possible one that the owner had; else one that has to make room for a new one. It returns nil

@@ -101,6 +101,10 @@ func TestAFetchUsesItsSlotAgain(t *testing.T) {
 		require.NoError(t, files[0].Close())
 		return reply.Fetch.Slot
 	}
+	err := p.ask(&agentproto.Request{Fetch: &agentproto.Fetch{Bytes: 65 << 20}})
+	require.ErrorIs(t, err, moraine.NoSpace)
+	require.ErrorContains(t, err, "agent.Fetch: ")
+	require.ErrorContains(t, err, "read_into")
 	first := fetch(0, 4096, true)
 	used := n.used()
 	require.Equal(t, first, fetch(1000, 4096, true))

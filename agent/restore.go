@@ -219,7 +219,7 @@ func (c *conn) fetchSlot(ctx context.Context, req *agentproto.Fetch) (*slot, err
 		return s, nil
 	}
 	c.restore.drop(c.a.pool)
-	s, err := c.a.pool.take(ctx, want{uid: c.uid, bytes: req.Bytes, lent: c.lent()}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
+	s, err := c.a.pool.take(ctx, want{op: "agent.Fetch", uid: c.uid, bytes: req.Bytes, lent: c.lent()}, func() (bool, bool) { return c.a.spare(nil, c.uid) })
 	if err != nil {
 		return nil, err
 	}

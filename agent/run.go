@@ -137,6 +137,7 @@ func (a *Agent) release(r *run) {
 	last, keep := r.refs == 0, r.keep
 	if last && a.runs[r.key] == r {
 		delete(a.runs, r.key)
+		a.figures.close(runOf{r.key.uid, r.key.path})
 		a.closing[r.key]++
 		defer a.closed(r.key)
 	}
@@ -155,6 +156,16 @@ func (a *Agent) release(r *run) {
 	if err != nil {
 		a.log.Warn("run not closed", "run", r.open.Run, "rank", r.open.Rank, "err", err)
 	}
+}
+
+// isOpen reports whether a connection or a part has a run open, also for reading. The caller holds Agent.mu.
+func isOpen(runs map[runKey]*run, of runOf) bool {
+	for key := range runs {
+		if key.uid == of.uid && key.path == of.path {
+			return true
+		}
+	}
+	return false
 }
 
 // closed counts a run that is closed.

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
-// maxRunStats bounds the runs that an agent counts apart, so that metrics have few labels. Further ones
-// count as otherRuns.
+// maxRunStats bounds the runs that an agent counts apart, so that metrics have few labels. A further one takes the
+// place of the run that has been closed longest. While all of them are open it counts as otherRuns.
 const (
 	maxRunStats = 64
 	otherRuns   = "other"
@@ -26,6 +26,11 @@ type runOf struct {
 type runFigures struct {
 	metrics *Metrics
 	of      map[runOf]*agentproto.RunStatus
+	// isOpen reports whether somebody has a run open. closings counts closings of runs, and closed has its value at
+	// each run's last one.
+	isOpen   func(runOf) bool
+	closings uint64
+	closed   map[runOf]uint64
 	// follows has the open runs, and those that were open a moment ago. See exposure.go.
 	follows map[runOf]*following
 }
@@ -36,7 +41,7 @@ func (f *runFigures) get(k partKey) (*agentproto.RunStatus, string) {
 }
 
 func (f *runFigures) getOf(of runOf) (*agentproto.RunStatus, string) {
-	if f.of[of] == nil && len(f.of) >= maxRunStats {
+	if f.of[of] == nil && len(f.of) >= maxRunStats && !f.forgetOne() {
 		of.path = otherRuns
 	}
 	s := f.of[of]
@@ -45,6 +50,38 @@ func (f *runFigures) getOf(of runOf) (*agentproto.RunStatus, string) {
 		f.of[of] = s
 	}
 	return s, of.path
+}
+
+// close notes that a user of a run has closed it.
+func (f *runFigures) close(of runOf) {
+	if f.of[of] != nil {
+		f.closings++
+		f.closed[of] = f.closings
+	}
+}
+
+// forgetOne drops the figures of the run that has been closed longest, and its metrics. It returns false if no run is
+// closed.
+func (f *runFigures) forgetOne() bool {
+	var victim runOf
+	for of := range f.of {
+		if of.path != otherRuns && !f.isOpen(of) && (victim.path == "" || f.closed[of] < f.closed[victim]) {
+			victim = of
+		}
+	}
+	if victim.path == "" {
+		return false
+	}
+	delete(f.of, victim)
+	delete(f.closed, victim)
+	delete(f.follows, victim)
+	for of := range f.of {
+		if of.path == victim.path {
+			return true // a run of another user has the same label
+		}
+	}
+	f.metrics.hideRun(victim.path)
+	return true
 }
 
 // sealed counts a part that its trainer has sealed. Its stall is the time since Begin, in which a

@@ -51,16 +51,26 @@ func TestFiguresOfEachRun(t *testing.T) {
 	require.Equal(t, agentproto.Committed, n.states()[1])
 	require.Zero(t, figure(t, reg, "run_last_commit_timestamp_seconds", runPath))
 
-	for i := range 70 {
-		c, err := agentproto.Dial(t.Context(), n.socket())
-		require.NoError(t, err)
-		_, _, err = c.Exchange(t.Context(), &agentproto.Request{Open: &agentproto.Open{Run: fmt.Sprintf("/runs/many/%d", i), World: 1, Launch: "one"}})
-		require.NoError(t, err)
-		_, _, err = c.Exchange(t.Context(), &agentproto.Request{Begin: &agentproto.Begin{Step: 1, Bytes: 1000}})
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
+	// A run that is open keeps its figures. Of those that were closed, the longest closed ones are forgotten.
+	fails := func(run string) *peer {
+		p := n.peer(run, "one", 1)
+		require.NoError(t, p.begin(1, 1000))
+		require.NoError(t, p.ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 1, Reason: "a test"}}))
+		return p
 	}
-	n.eventually(func() bool { return figure(t, reg, "run_failed_parts_total", "other") > 0 })
+	fails("/runs/open")
+	for i := range 70 {
+		require.NoError(t, fails(fmt.Sprintf("/runs/many/%d", i)).conn.Close())
+	}
+	require.EqualValues(t, 1, figure(t, reg, "run_failed_parts_total", "/runs/open"))
+	require.EqualValues(t, 1, figure(t, reg, "run_failed_parts_total", "/runs/many/69"))
+	require.EqualValues(t, 1, figure(t, reg, "run_failed_parts_total", "/runs/many/20"))
+	require.Zero(t, figure(t, reg, "run_failed_parts_total", "/runs/many/0"))
+	require.Zero(t, figure(t, reg, "run_failed_parts_total", "other"))
+	for i := range 64 { // with the first one, 65 are open
+		fails(fmt.Sprintf("/runs/kept/%d", i))
+	}
+	require.EqualValues(t, 1, figure(t, reg, "run_failed_parts_total", "other"))
 	labels := map[string]bool{}
 	families, err := reg.Gather()
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
@@ -20,7 +21,7 @@ func (c *conn) open(ctx context.Context, req *agentproto.Open) (*agentproto.Open
 	}
 	c.run = r
 	if req.Bytes > 0 && !req.ReadOnly {
-		c.a.prefault(want{uid: c.uid, owner: r.key.owner(), bytes: req.Bytes})
+		c.a.prefault(want{op: "agent.Open", uid: c.uid, owner: r.key.owner(), bytes: req.Bytes})
 	}
 	return &agentproto.OpenReply{RunID: uint64(r.run.ID()), Attempt: r.run.Attempt()}, nil
 }
@@ -89,12 +90,22 @@ func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
 }
 
 func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
+	level := moraine.NVMe
+	if req.Level != "" {
+		var err error
+		if level, err = moraine.ParseLevel(req.Level); err != nil || level < moraine.NVMe {
+			return nil, c.invalid("a push to level %q: nvme or object", req.Level)
+		}
+	}
+	p := newPusher(c.a, level, func(p *part) bool { return c.mine(p) && (req.Run == "" || p.key.path == req.Run) })
+	if req.Run != "" && !p.knows(c.uid, req.Run) {
+		return nil, &moraine.Error{Op: "agent.Push", Ref: req.Run, Kind: moraine.NotFound,
+			Err: errors.New("no trainer of this user has saved to the run here, or has it open: moraine agent status lists the runs")}
+	}
 	ctx, cancel := bounded(ctx, req.DeadlineMillis)
 	defer cancel()
 	defer c.a.pace.lift()()
-	return &agentproto.PushReply{Parts: pusher{c.a, func(p *part) bool {
-		return c.mine(p) && (req.Run == "" || p.key.path == req.Run)
-	}}.push(ctx)}, nil
+	return &agentproto.PushReply{Parts: p.push(ctx)}, nil
 }
 
 func (c *conn) status() *agentproto.StatusReply {

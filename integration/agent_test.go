@@ -81,10 +81,16 @@ func (a *agentProc) run(args ...string) (string, int) {
 // runAs is run as part of a launch.
 func (a *agentProc) runAs(launch string, args ...string) (string, int) {
 	a.t.Helper()
+	return a.runIn([]string{"MORAINE_LAUNCH=" + launch}, args...)
+}
+
+// runIn is run with variables of the environment.
+func (a *agentProc) runIn(env []string, args ...string) (string, int) {
+	a.t.Helper()
 	path, err := binary()
 	require.NoError(a.t, err)
 	cmd := exec.Command(path, append(args, "--endpoint", a.c.Endpoint(), "--certs", a.c.Certs(), "--identity", "admin", "--mode", a.c.Mode())...)
-	cmd.Env = append(os.Environ(), "MORAINE_LAUNCH="+launch)
+	cmd.Env = append(os.Environ(), env...)
 	out, _ := cmd.CombinedOutput() // the code says it
 	return string(out), cmd.ProcessState.ExitCode()
 }
@@ -142,8 +148,16 @@ func TestTheAgentOutlivesItsTrainers(t *testing.T) {
 	require.Contains(t, out, "no committed step")
 	out, code = a.run("ckpt", "push", "--agent", a.socket(), "--run", "moraine:///runs/a", "--deadline", "1s")
 	require.Equal(t, 1, code, out)
-	out, code = a.run("ckpt", "push", "--agent", a.socket(), "--run", "moraine:///runs/other", "--deadline", "1s")
-	require.Equal(t, 0, code, "no part is of this run: %s", out)
+	env := []string{"MORAINE_AGENT=" + a.socket()}
+	out, code = a.runIn(env, "ckpt", "push", "--run", "moraine:///runs/a/", "--deadline", "1s")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "no committed step")
+	out, code = a.runIn(env, "ckpt", "push", "--run", "moraine:///runs/other", "--deadline", "1s")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "moraine agent status lists the runs")
+	out, code = a.runIn(env, "agent", "status")
+	require.Equal(t, 0, code, out)
+	require.Contains(t, out, "/runs/a")
 	a.end(syscall.SIGKILL)
 	a.start()
 	out, code = a.save(2, 1, 2)

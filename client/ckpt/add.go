@@ -96,8 +96,8 @@ func (s *Part) addTensor(t Tensor, stage func([]byte) (*staged, error)) error {
 	if err := t.normalize(); err != nil {
 		return invalid("ckpt.AddTensor", s.ref(), err)
 	}
-	if n := len(s.slices[t.Name]); n == MaxFiles {
-		return invalid("ckpt.AddTensor", s.ref(), fmt.Errorf("tensor %q has %d slices on this rank already", t.Name, n))
+	if len(s.slices[t.Name]) == MaxFiles {
+		return invalid("ckpt.AddTensor", s.ref(), tooManySlices(t.Name))
 	}
 	bytes, err := stage(t.Data)
 	if err != nil {
@@ -126,13 +126,12 @@ func (s *Part) addBlob(name string, data []byte, stage func([]byte) (*staged, er
 	if err := s.open(); err != nil {
 		return err
 	}
-	if !blobName.MatchString(name) || len(s.blobs) == MaxFiles-1 {
-		return invalid("ckpt.AddBlob", s.ref(), fmt.Errorf("blob %q: letters, digits, '.', '_' and '-', 100 at most; %d blobs at most", name, MaxFiles-1))
-	}
+	names := make([]string, len(s.blobs))
 	for i := range s.blobs {
-		if s.blobs[i].name == name {
-			return invalid("ckpt.AddBlob", s.ref(), fmt.Errorf("blob %q is there already", name))
-		}
+		names[i] = s.blobs[i].name
+	}
+	if err := checkBlob(name, names); err != nil {
+		return invalid("ckpt.AddBlob", s.ref(), err)
 	}
 	bytes, err := stage(data)
 	if err != nil {

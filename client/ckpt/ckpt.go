@@ -75,7 +75,10 @@ func blobFileName(rank, world uint32, name string) string {
 }
 
 // normalize fills in Global and Offset and checks everything about t.
-func (t *Tensor) normalize() error {
+func (t *Tensor) normalize() error { return t.normalizeOf(int64(len(t.Data))) }
+
+// normalizeOf is normalize of a tensor whose data are bytes long.
+func (t *Tensor) normalizeOf(bytes int64) error {
 	switch {
 	case t.Name == "" || len(t.Name) > MaxNameLen || !utf8.ValidString(t.Name) || t.Name == "__metadata__":
 		return fmt.Errorf("a tensor cannot be named %q", t.Name)
@@ -95,8 +98,8 @@ func (t *Tensor) normalize() error {
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", t.Name, err)
 	}
-	if size != int64(len(t.Data)) {
-		return fmt.Errorf("tensor %q has %d bytes; %s of shape %v has %d", t.Name, len(t.Data), t.DType, t.Shape, size)
+	if size != bytes {
+		return fmt.Errorf("tensor %q has %d bytes; %s of shape %v has %d", t.Name, bytes, t.DType, t.Shape, size)
 	}
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// OpenRun opens the run whose directory is path, and joins or makes the attempt of opts.Launch.
+// OpenRun opens the run whose directory is path, and joins or makes the attempt of opts.Launch. path may be
+// written as moraine:///PATH, without hosts: c has its cluster.
 // It makes missing directories above path. The caller closes the Run. It fails with Busy while
 // another launch works on the run, and with Fenced if a later launch has overtaken this one.
 // For a reader it fails with NotFound if there is no run. c must live until Close.

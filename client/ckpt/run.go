@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/internal/address"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -103,6 +104,10 @@ type Run struct {
 // openRun is OpenRun over any cluster.
 func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run, error) {
 	opts.setDefaults()
+	path, err := address.CleanPath(path)
+	if err != nil {
+		return nil, invalid("ckpt.OpenRun", path, err)
+	}
 	if err := opts.validate(path); err != nil {
 		return nil, err
 	}

@@ -184,8 +184,8 @@ func (s *Part) Seal(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return s.wrap(err)
 	}
-	if n := s.tensorFiles() + len(s.blobs); n > MaxFiles {
-		return invalid("ckpt.Seal", s.ref(), fmt.Errorf("the part has %d files; %d at most", n, MaxFiles))
+	if err := checkFiles(s.tensorFiles() + len(s.blobs)); err != nil {
+		return invalid("ckpt.Seal", s.ref(), err)
 	}
 	if s.run.agent != nil {
 		if err := s.sealAtAgent(ctx); err != nil {

@@ -43,6 +43,20 @@ func Parse(s string) (Address, error) {
 	return Address{Hosts: hosts, Path: path.Clean("/" + p), Dir: p == "" || strings.HasSuffix(p, "/")}, nil
 }
 
+// CleanPath returns the path of a file in a cluster to which the caller is connected, absolute and clean. It may be
+// written as an address without hosts, moraine:///PATH. An address with hosts may mean another cluster: that is
+// an error.
+func CleanPath(s string) (string, error) {
+	if !strings.HasPrefix(s, "moraine:") {
+		return path.Clean("/" + s), nil
+	}
+	a, err := Parse(s)
+	if err == nil && a.Hosts != "" {
+		err = fmt.Errorf("%s names hosts, but the connection decides which cluster it is: write moraine://%s", s, a.Path)
+	}
+	return a.Path, err
+}
+
 // SplitEndpoint returns the servers of an endpoint, each as its addresses: HOST or HOST:PORT,
 // separated by commas. A host without a port gets DefaultMetadataPort. The endpoint may also be an
 // address without a path, moraine://HOST.

@@ -27,6 +27,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestCleanPath: one path for each way to write it, without a cluster of its own.
+func TestCleanPath(t *testing.T) {
+	for s, want := range map[string]string{"/runs/a": "/runs/a", "runs/a": "/runs/a", "/runs//a/": "/runs/a", "moraine:///runs/a/": "/runs/a", "": "/", "moraine:///": "/", "/a/../b": "/b"} {
+		got, err := address.CleanPath(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, got, s)
+	}
+	for s, says := range map[string]string{"moraine://h1:7400/runs/a": "write moraine:///runs/a", "moraine:/runs/a": "moraine:///runs/a"} {
+		_, err := address.CleanPath(s)
+		require.ErrorContains(t, err, says, s)
+	}
+}
+
 // TestSplitEndpoint: hosts with and without ports, spaces, and an address.
 func TestSplitEndpoint(t *testing.T) {
 	require.Equal(t, [][]string{{"h1:7400"}, {"h2:1"}, {"[::1]:7400"}, {"[::2]:5"}, {"unix:/run/m"}},

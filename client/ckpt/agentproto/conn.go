@@ -142,7 +142,8 @@ func (c *Conn) Send(msg any, files ...*os.File) error {
 }
 
 // Receive receives one message into msg. It returns the descriptors that came with it, which
-// the caller closes; none if it fails.
+// the caller closes; none if it fails. It fails with InvalidArgument if a whole frame is no such
+// message: the next frame can then be received.
 func (c *Conn) Receive(msg any) (files []*os.File, err error) {
 	return c.ReceiveAtMost(msg, MaxFrame)
 }
@@ -178,7 +179,10 @@ func (c *Conn) ReceiveAtMost(msg any, most uint32) (files []*os.File, err error)
 	if _, err := io.ReadFull(c.c, body); err != nil {
 		return files, err
 	}
-	return files, json.Unmarshal(body, msg)
+	if err := json.Unmarshal(body, msg); err != nil {
+		return files, &moraine.Error{Op: "agent", Kind: moraine.InvalidArgument, Err: err}
+	}
+	return files, nil
 }
 
 func closeAll(files []*os.File) {

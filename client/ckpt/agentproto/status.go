@@ -3,16 +3,19 @@ package agentproto
 // What the agent tells of all its parts.
 
 // Push waits until every part that trainers of the user have sealed is in a committed step, and the newest
-// step of each rank at level nvme. It is for a node that is about to end.
+// step of each rank at a level. It is for a node that is about to end. It fails with NotFound if the agent has neither a
+// part of the run nor a trainer that has it open.
 type Push struct {
 	// Run, if not empty, is the path of the run whose parts it waits for.
 	Run string `json:"run,omitempty"`
+	// Level is nvme or object. Empty: nvme.
+	Level string `json:"level,omitempty"`
 	// DeadlineMillis bounds the wait. 0: no bound.
 	DeadlineMillis int64 `json:"deadline_ms"`
 }
 
-// PushReply lists the parts that are in no committed step at the deadline, and the newest part of a rank if its
-// step is not at level nvme then.
+// PushReply lists the parts that are in no committed step at the deadline, those that have failed meanwhile if their
+// rank has saved nothing newer, and the newest part of a rank if its step is not at the level then.
 type PushReply struct {
 	Parts []Part `json:"parts"`
 }
@@ -29,8 +32,8 @@ type StatusReply struct {
 	Runs []RunStatus `json:"runs,omitempty"`
 }
 
-// RunStatus has what the agent has counted of a run's parts on this node. Runs beyond the first 64 count
-// together, as "other".
+// RunStatus has what the agent has counted of a run's parts on this node. A run beyond 64 takes the place of the one
+// that has been closed longest. If all of them are open, it counts as "other".
 type RunStatus struct {
 	Run string `json:"run"`
 	// Saves counts the parts that were sealed, and Bytes those of their tensors and blobs.

@@ -14,7 +14,6 @@ import (
 	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/address"
@@ -72,12 +71,13 @@ certificate: root and the agent's own user may connect, and those of --allow-use
 	f.UintSliceVar(&o.users, "allow-user", nil, "number of a user who may connect, besides root and the agent's own; may be repeated")
 	f.DurationVar(&o.agent.Grace, "grace", 25*time.Second, "how long to write sealed parts to the cluster after SIGTERM")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
-	cmd.PersistentFlags().StringVar(&o.agent.Socket, "socket", agentproto.DefaultSocket, "unix socket of the agent")
+	cmd.PersistentFlags().StringVar(&o.agent.Socket, "socket", "", "unix socket of the agent "+cli.AgentDefault)
 	cmd.AddCommand(newStatusCommand(env, &o.agent.Socket))
 	return cmd
 }
 
 func runAgent(ctx context.Context, env *cli.Env, o options) error {
+	o.agent.Socket = cli.AgentSocket(o.agent.Socket)
 	if o.agent.Memory = int64(o.memory); o.agent.Memory == 0 {
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err != nil {

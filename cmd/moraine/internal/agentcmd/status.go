@@ -21,7 +21,7 @@ prints all of it as one object.`,
 		Example: "  moraine agent status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			reply, err := agentproto.Ask(cmd.Context(), *socket, &agentproto.Request{Status: &agentproto.Status{}})
+			reply, err := agentproto.Ask(cmd.Context(), cli.AgentSocket(*socket), &agentproto.Request{Status: &agentproto.Status{}})
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/goodput"
 	"github.com/spf13/cobra"
@@ -77,7 +76,7 @@ verifies it. Both lack the time in which the job starts again.`,
 	f.DurationVar(&o.stall, "stall", 0, "how long the trainers stand still for one save")
 	f.DurationVar(&o.restore, "restore", 0, "time from a failure until the job trains again")
 	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, with --node-mtbf instead of --mtbf")
-	f.StringVar(&o.agent, "agent", "", "unix socket of the agent whose figures of RUN count (default: MORAINE_AGENT, or "+agentproto.DefaultSocket+")")
+	f.StringVar(&o.agent, "agent", "", "unix socket of the agent whose figures of RUN count "+cli.AgentDefault)
 	f.BoolVar(&o.drill, "drill", false, "measure the restore: read the newest step of RUN at level nvme, whole")
 	f.DurationVar(&o.nodeMTBF, "node-mtbf", 0, "mean time between failures of one node")
 	return cmd

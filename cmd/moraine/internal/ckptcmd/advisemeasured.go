@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +85,7 @@ func (o *adviseFlags) ofRecords(ctx context.Context, env *cli.Env, l cli.Locatio
 // ofAgent takes the mean stall and the mean restore of a run from the agent, and returns the flags for what
 // it does not have.
 func (o *adviseFlags) ofAgent(ctx context.Context, run string, stall, restore bool) (lacks []string) {
-	f, why := figuresOf(ctx, cmp.Or(o.agent, os.Getenv("MORAINE_AGENT"), agentproto.DefaultSocket), run)
+	f, why := figuresOf(ctx, cli.AgentSocket(o.agent), run)
 	const since = "since the agent has started"
 	switch {
 	case stall && f.Saves > 0:

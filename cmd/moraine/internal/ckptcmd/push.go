@@ -29,7 +29,7 @@ func newCkptPushCommand(env *cli.Env) *cobra.Command {
 step of each rank at a level, also one that the policy of the run leaves in memory. Earlier steps stay
 where the policy leaves them. Call it where a scheduler announces a preemption: an exit code of 0
 means that the newest steps are not lost with the node. Otherwise it lists the parts for which that is
-not so, or names the step that has not reached the level.
+not so, also those that fail meanwhile. With --run it fails if the agent knows no such run.
 
 The agent writes at full speed meanwhile, whatever its --flush-rate.`,
 		Example: `  moraine ckpt push --deadline 25s
@@ -51,7 +51,7 @@ The agent writes at full speed meanwhile, whatever its --flush-rate.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&p.socket, "agent", agentproto.DefaultSocket, "unix socket of the node's agent")
+	f.StringVar(&p.socket, "agent", "", "unix socket of the node's agent "+cli.AgentDefault)
 	f.StringVar(&p.run, "run", "", "wait for the parts of this run only (default: of all runs)")
 	f.StringVar(&level, "level", "nvme", "level that the steps must reach: nvme or object")
 	f.DurationVar(&p.deadline, "deadline", time.Minute, "how long to wait: a year at most")
@@ -62,12 +62,13 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 	if most := agentproto.MaxWaitMillis * time.Millisecond; p.deadline < 0 || p.deadline > most {
 		return cli.UsageError("--deadline %v: write a time of 0 or more, %v at most", p.deadline, most)
 	}
+	p.socket = cli.AgentSocket(p.socket)
 	ctx, cancel := context.WithTimeout(ctx, p.deadline+time.Second) // the agent answers at the deadline
 	defer cancel()
-	end := time.Now().Add(p.deadline)
 	follow := partsLeft{ctx: ctx, socket: p.socket, run: p.run}
 	stop := env.StartBar("pushed", 0).Follow(follow.look)
-	reply, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Push: &agentproto.Push{Run: p.run, DeadlineMillis: max(p.deadline.Milliseconds(), 1)}})
+	reply, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Push: &agentproto.Push{Run: p.run, Level: p.level.String(),
+		DeadlineMillis: max(p.deadline.Milliseconds(), 1)}})
 	stop(err)
 	if err != nil {
 		return err
@@ -77,13 +78,8 @@ func (p nodePush) push(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 		return &moraine.Error{Op: "push", Kind: moraine.Incomplete, Err: fmt.Errorf(
-			"%s not safe after %v: in no committed step, or the newest of a rank and its step not at level nvme; keep the node and push again, or wait for the ranks that have not sealed",
-			cli.Are(len(left), "part is", "parts are"), p.deadline)}
-	}
-	if p.level == moraine.Object {
-		if err := p.toBucket(ctx, end); err != nil {
-			return err
-		}
+			"%s not safe after %v: failed, in no committed step, or the newest of a rank and its step not at level %v; keep the node and push again, or wait for the ranks that have not sealed. What has failed is not saved: an earlier step is the newest",
+			cli.Are(len(left), "part is", "parts are"), p.deadline, p.level)}
 	}
 	if env.Global.JSON {
 		return cli.PrintJSON(env.Out, pushed{Run: p.run, Level: p.level.String(), Safe: true})
@@ -120,23 +116,4 @@ func (p *partsLeft) look() (done, total int64, ok bool) {
 	}
 	p.most = max(p.most, left)
 	return p.most - left, p.most, true
-}
-
-// toBucket waits until the steps of the committed parts that the node has are in the bucket.
-func (p nodePush) toBucket(ctx context.Context, end time.Time) error {
-	status, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Status: &agentproto.Status{}})
-	if err != nil {
-		return err
-	}
-	for _, part := range status.Status.Parts {
-		if part.State != agentproto.Committed || p.run != "" && part.Run != p.run {
-			continue
-		}
-		_, err := agentproto.Ask(ctx, p.socket, &agentproto.Request{Wait: &agentproto.Wait{Run: part.Run, Rank: part.Rank, Attempt: part.Attempt,
-			Step: part.Step, Level: p.level.String(), TimeoutMillis: max(time.Until(end).Milliseconds(), 1)}})
-		if err != nil {
-			return fmt.Errorf("step %d of %s: %w", part.Step, part.Run, err)
-		}
-	}
-	return nil
 }

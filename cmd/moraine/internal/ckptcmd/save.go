@@ -73,6 +73,7 @@ change them meanwhile.`,
 		Example: "  moraine ckpt save moraine:///runs/demo --step 100 model.safetensors rng.bin",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s.opts.Agent = cli.AgentIfNamed(cmd, "agent", s.opts.Agent)
 			if err := s.parse(cmd, args[0]); err != nil {
 				return err
 			}
@@ -89,7 +90,7 @@ change them meanwhile.`,
 	f := cmd.Flags()
 	f.Uint32Var(&s.opts.Rank, "rank", 0, "this process's rank")
 	f.Uint32Var(&s.opts.World, "world", 1, "number of ranks")
-	f.StringVar(&s.opts.Agent, "agent", "", "unix socket of the node's agent, which then keeps and writes the files (default: none)")
+	f.StringVar(&s.opts.Agent, "agent", "", "unix socket of the node's agent, which then keeps and writes the files (default: MORAINE_AGENT, or none)")
 	f.StringVar(&s.level, "level", "nvme", "level to wait for: memory, nvme, object, or local (in the agent's memory)")
 	f.DurationVar(&s.sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
 		"sealed for this long; a week at most")
