@@ -25,6 +25,7 @@ from moraine._failures import Failure, Failures
 from moraine._launch import Launch, launch_from_env
 from moraine._part import Part, Progress, Save, aligned
 from moraine._step import Checkpoint
+from moraine._values import MAX_STEP, MAX_WORLD, count, run_path
 
 __all__ = ["Buffers", "Checkpoint", "Failure", "Launch", "Progress", "Run", "Save", "Slice", "launch_from_env"]
 
@@ -41,17 +42,17 @@ class Run:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         rank: int = 0,
         world: int = 1,
         launch: Launch | None = None,
         takeover: bool = False,
         read_only: bool = False,
-        agent: str | None = None,
+        agent: str | os.PathLike[str] | None = None,
         on_failure: Callable[[Failure], None] | None = None,
         expected_bytes: int | None = None,
     ) -> None:
-        """Open the run whose directory is `path`.
+        """Open the run whose directory is `path`: /runs/llama, or moraine:///runs/llama.
 
         `launch` is found in the environment if it is not given. `agent` is the agent's socket:
         MORAINE_AGENT, or the usual one. Raises Busy while another launch works on the run, unless
@@ -65,12 +66,13 @@ class Run:
         all the same, and calls `on_failure` before it copies a byte; an exception from there ends that
         save, and aborts its step. Without `on_failure` the failure is a warning in the log "moraine".
         """
-        self.path, self.rank, self.world = path, rank, world
-        self._failures = Failures(path, rank, on_failure)
-        self._socket = agent or os.environ.get("MORAINE_AGENT") or _agent.DEFAULT_SOCKET
+        self.path, self.world = run_path(path), count("world", world, MAX_WORLD, 1)
+        self.rank = count("rank", rank, self.world - 1)
+        self._failures = Failures(self.path, self.rank, on_failure)
+        self._socket = os.fsdecode(agent) if agent else os.environ.get("MORAINE_AGENT") or _agent.DEFAULT_SOCKET
         start = Launch("") if read_only else launch or launch_from_env()
         self._start = {
-            "run": path, "rank": rank, "world": world, "launch": start.name, "job": start.job,
+            "run": self.path, "rank": self.rank, "world": self.world, "launch": start.name, "job": start.job,
             "restart": start.restart, "takeover": takeover, "read_only": read_only, "bytes": expected_bytes,
         }
         self._slots: dict[str, mmap.mmap] = {}
@@ -196,6 +198,7 @@ class Run:
 
     def _begin(self, step: int, size: int, seal_timeout: float, level: str | None, busy: str, apart: bool = False) -> Part:
         """Get memory of `size` bytes for a part: with `apart` on a connection of its own."""
+        step = count("step", step, MAX_STEP)
         if level is not None and level not in _LEVELS:
             raise errors.InvalidArgument(f"level {level!r}: a part is accepted at {' or '.join(_LEVELS)}")
         if busy not in _BUSY:
@@ -266,6 +269,8 @@ class Run:
         until the next `open`, or until the run is closed, and cannot be removed as long.
         """
         self._opened = None
+        if step is not None:
+            step = count("step", step, MAX_STEP)
         if level is None:
             level = "nvme" if step is None else "memory"
         reply, _ = self._request_fds(
@@ -288,10 +293,9 @@ class Run:
         """Open the step from which this launch continues; None if the run has no such checkpoint.
 
         All ranks get the same step. But with `before` or `fallback` each rank chooses for itself: let the
-        ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. A run that is
-        only read belongs to no launch: each opening gives the latest step of that moment. See `open`.
-        Raises Conflict once this launch has committed a step: an earlier start had the same name. `fix=False`
-        opens the newest step all the same.
+        ranks agree on the earliest, and open that one on all of them with `open(step, fix=True)`. See `open`.
+        Raises Conflict once this launch has committed a step: for a start of the job, an earlier one had the same
+        name. With `fix=False` it opens the newest step, also of this launch.
         """
         fix = fix and step is None and before is None and not fallback and not self._start["read_only"]
         try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -351,7 +352,7 @@ def test_a_save_waits_for_a_level(path):
         assert run.open(level="memory").step == 1
         with pytest.raises(errors.NotFound):
             run.open(level="object")
-        assert run.restore(level="object") is None
+        assert run.restore(level="object", fix=False) is None
         for bad in ({"level": "object"}, {"busy": "maybe"}):
             with pytest.raises(errors.InvalidArgument):
                 run.save_async({"w": np.arange(10)}, step=2, **bad)
@@ -463,8 +464,8 @@ def test_the_steps_before_a_damaged_one_can_be_restored(path):
         before = run.restore(before=last)
         np.testing.assert_array_equal(before.read()["w"], [2, 2, 2])
         assert run.restore(before=run.restore(before=before)) is None
-        assert run.restore(tag="best") is None
-        assert run.restore(healthy=True) is None
+        assert run.restore(tag="best", fix=False) is None
+        assert run.restore(healthy=True, fix=False) is None
     with open_run(path, launch="two") as run:
         assert run.restore(before=run.restore(fallback=True)).step == 2
         run.open(step=2, fix=True)  # as the ranks have agreed
@@ -505,12 +506,40 @@ def test_no_launch_is_an_error():
     assert "MORAINE_AGENT" in os.environ
 
 
-def test_a_launch_name_that_repeats_is_refused(run):
+def test_a_launch_name_that_repeats_is_refused(path):
     """A second start under the same name gets Conflict, not the step from which the first one went on."""
-    path, _ = run
     with open_run(path) as run:
         run.save({"w": np.zeros(4, np.float32)}, 1)
     with open_run(path) as run:
         with pytest.raises(errors.Conflict, match="MORAINE_LAUNCH"):
             run.restore()
         assert run.open().step == 1
+
+
+def test_a_run_has_one_path(path):
+    with open_run(f"moraine://{path}/", launch="one", rank=np.int64(0), world=np.uint8(1)) as run:
+        assert run.path == path
+        run.save({"w": np.zeros(4, np.float32)}, np.int32(7)).wait("nvme")
+    for way in (path, path[1:], Path(path)):
+        with open_run(way, read_only=True) as run:
+            assert run.open(step=np.int64(7)).step == 7
+    for way in (f"moraine://host1:7400{path}", f"moraine:{path}"):
+        with pytest.raises(errors.InvalidArgument, match=f"write moraine://{path}"):
+            open_run(way)
+
+
+@pytest.mark.parametrize("bad", [{"rank": -1}, {"rank": 2, "world": 2}, {"world": 0}, {"world": 1.5}, {"rank": "0"}, {"world": 1 << 17}])
+def test_a_rank_is_a_count(path, bad):
+    with pytest.raises(errors.InvalidArgument, match="whole number"):
+        open_run(path, **bad)
+
+
+def test_a_step_is_a_count(path):
+    with open_run(path) as run:
+        for step in (-1, 100.0, 2**64, "7"):
+            with pytest.raises(errors.InvalidArgument, match="step="):
+                run.save_async({"w": np.zeros(4, np.float32)}, step)
+            with pytest.raises(errors.InvalidArgument, match="step="):
+                run.open(step=step)
+        run.save({"w": np.zeros(4, np.float32)}, 2**64 - 1).wait("nvme")
+        assert run.open().step == 2**64 - 1

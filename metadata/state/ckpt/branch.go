@@ -222,8 +222,8 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	case err != nil:
 		return nil, err
 	case own != nil:
-		return nil, kvtx.Fail(moraine.Conflict, "resolve step", own.Id.String(), "this launch name was used before: launch %q has committed step %d since it began; "+
-			"name the new launch (MORAINE_LAUNCH, or the launch with which the run is opened), or open a step without making it the parent", a.Launch, own.Id.Step)
+		return nil, kvtx.Fail(moraine.Conflict, "resolve step", own.Id.String(), "launch %q has committed step %d since it began: if the job was started again, this launch name was used before, so name the new launch (MORAINE_LAUNCH); "+
+			"otherwise open the step without making it the parent", a.Launch, own.Id.Step)
 	case a.Resolved:
 		return resolvedBefore(t, r, a, op)
 	}
