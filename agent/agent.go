@@ -232,6 +232,9 @@ func (a *Agent) end() {
 		}
 	}
 	a.running.Wait()
+	a.mu.Lock()
+	leaveSlots(a.parts)
+	a.mu.Unlock()
 	a.source.close()
 	a.pool.close()
 	_ = a.lock.Close() // it was only held

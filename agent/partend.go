@@ -84,3 +84,13 @@ func closeOnce(c chan struct{}) {
 		close(c)
 	}
 }
+
+// leaveSlots unmaps the slots of parts, and leaves their files to the next agent. Nothing of this one runs any
+// more. The caller holds the mutex.
+func leaveSlots(parts map[partKey]*part) {
+	for _, p := range parts {
+		if p.slot != nil {
+			p.slot.leave()
+		}
+	}
+}

@@ -56,6 +56,17 @@ func discardAll(slots []*slot) {
 	}
 }
 
+// leave ends the agent's use of a slot whose file stays for the next agent. Nobody in this process may read
+// or write the slot any more. A second call does nothing.
+func (s *slot) leave() {
+	if s.mem == nil {
+		return
+	}
+	_ = unix.Munmap(s.mem)
+	_ = s.file.Close()
+	s.mem = nil
+}
+
 // empty gives the pages of a slot back to the node, for all who have it mapped: without that, memory
 // that a trainer keeps mapped for its next save would be missing beside the slots of the pool. What the
 // slot has afterwards is zeros.
