@@ -42,6 +42,7 @@ func flipInBucket(ctx context.Context, w *world) error {
 	if err := w.evict(ctx, info); err != nil {
 		return err
 	}
+	w.m.doom(steps[1]) // a poller may have opened it when it was the newest
 	if err := w.flipObjects(ctx, info); err != nil {
 		return err
 	}
@@ -83,19 +84,19 @@ func (w *world) onlyInBucket(ctx context.Context, bad ckpt.StepInfo, good stepKe
 		return fmt.Errorf("no step of the bucket is restored: %w", err)
 	}
 	defer k.Close()
-	if got := (stepKey{k.Info.Attempt, k.Info.Step}); got != good {
+	if got := keyOf(k.Info); got != good {
 		return wrongf("attempt %d step %d is restored from the bucket, not step %d", got.attempt, got.step, good.step)
 	}
-	return w.lost(ctx, stepKey{bad.Attempt, bad.Step})
+	return w.lost(ctx, keyOf(bad))
 }
 
-// lost waits until the service has marked a step as lost. From then on nothing promises that it is there.
+// lost waits until the service has marked a step as lost.
 func (w *world) lost(ctx context.Context, k stepKey) error {
 	for {
 		s, err := w.step(ctx, k)
 		switch {
 		case err == nil && s.State == ckpt.StepLost:
-			w.m.forget(k)
+			w.m.isLost(k)
 			return nil
 		case err != nil && !retryable(err):
 			return err
@@ -140,7 +141,7 @@ func (w *world) intact(ctx context.Context, k stepKey, from moraine.Level) error
 // between its eviction and the flip: then chunkservers have the right pieces in their memory, and have staged
 // the files. So they restart, and the step is evicted again.
 func (w *world) damaged(ctx context.Context, s ckpt.StepInfo) error {
-	k := stepKey{s.Attempt, s.Step}
+	k := keyOf(s)
 	served, err := w.servesDamaged(ctx, k)
 	if err != nil || !served {
 		return err

@@ -2,8 +2,9 @@
 // on a whole cluster inside the process. A seed draws the faults and their moments.
 //
 // One path through it: play draws a schedule (plan_test.go) and makes a world (world_test.go). Each
-// fault is one function (faults_test.go, servers_test.go, flips_test.go, bucket_test.go) that saves a step by a team of
-// trainers (team_test.go). Pollers load checkpoints all the time (poller_test.go). The model knows
+// fault is one function (faults_test.go, servers_test.go, flips_test.go, bucket_test.go, interval_test.go, rise_test.go,
+// claims_test.go) that saves a step by a team of trainers (team_test.go). A trap stops a request at the moment of a
+// fault (trap_test.go). Pollers load checkpoints all the time (poller_test.go). The model knows
 // what was saved and what must be there (model_test.go). At the end everything acknowledged is read.
 package ckptfaults_test
 
@@ -79,6 +80,7 @@ func TestTheCheckerHasTeeth(t *testing.T) {
 		{"a restore that verifies nothing", mutant{unverified: true}, []string{"a bit flips in the arenas"}, "other bytes"},
 		{"latest moves before the commit", mutant{early: true}, []string{"nothing", "a rank stops"}, "no loadable checkpoint"},
 		{"Wait reports an aborted step", mutant{lies: true}, []string{"a trainer dies while it stages", "nothing"}, "is missing"},
+		{"each part is told to store what it claims", mutant{greedy: true}, []string{"an old launch has claimed"}, "copies of a tensor"},
 	} {
 		if !run() {
 			continue

@@ -163,7 +163,7 @@ func removalWhileRestoring(ctx context.Context, w *world) error {
 	}
 	defer k.Close()
 	removed := make(chan error, 1)
-	go func() { removed <- w.removeOld(ctx, stepKey{k.Info.Attempt, k.Info.Step}) }()
+	go func() { removed <- w.removeOld(ctx, keyOf(k.Info)) }()
 	for range 3 {
 		if err := w.m.check(ctx, k, readTensor); err != nil {
 			return errors.Join(err, <-removed)

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
 )
 
 // arenaBytes is the limit of one node's arenas.
@@ -15,9 +16,10 @@ const arenaBytes = 96 << 20
 
 // node is a training node with an agent.
 type node struct {
-	w    *world
-	name string
-	end  func() // of the agent; nil: none runs
+	w       *world
+	name    string
+	metrics *agent.Metrics // of all agents that the node has had
+	end     func()         // of the agent; nil: none runs
 }
 
 func (n *node) socket() string { return filepath.Join(n.w.dir, n.name+".sock") }
@@ -27,9 +29,11 @@ func (n *node) arena() string  { return filepath.Join(n.w.dir, n.name) }
 func (n *node) start() error {
 	var mu sync.Mutex
 	var clients []*incluster.Client
-	a, err := agent.New(agent.Config{Socket: n.socket(), Dir: n.arena(), Memory: arenaBytes}, agent.Deps{
+	a, err := agent.New(agent.Config{Socket: n.socket(), Dir: n.arena(), Memory: arenaBytes}, agent.Deps{Metrics: n.metrics,
 		Connect: func(ctx context.Context) (*client.Client, func() error, error) {
-			c, err := n.w.client(ctx, nil)
+			c, err := n.w.client(ctx, func(d transport.Dialer) transport.Dialer {
+				return incluster.Through(d, n.w.trap.requests(n.name))
+			})
 			if err != nil {
 				return nil, nil, err
 			}

@@ -33,6 +33,12 @@ var faults = []fault{
 	{"bits flip on disks", flipOnDisks},
 	{"bits flip in the bucket", flipInBucket},
 	{"the wall clock is set back", clockBack},
+	{"a policy leaves steps in memory", stepsStayInMemory},
+	{"hosts die that have steps in memory", hostsDieWithSteps},
+	{"a step rises to nvme", stepRises},
+	{"a node dies that stores for others", holderDies},
+	{"the answer to a claim is lost", claimIsLost},
+	{"an old launch has claimed", oldLaunchHasClaimed},
 }
 
 // named returns a fault by name.

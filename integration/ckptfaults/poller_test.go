@@ -168,14 +168,24 @@ func (p *poller) load(c *incluster.Client, level moraine.Level) func(context.Con
 				return err
 			}
 		}
+		began := time.Now()
 		k, err := run.Resolve(ctx, ckpt.ResolveOptions{Level: level})
 		if err != nil {
-			return err
+			return destroyed(err, level == moraine.Memory && p.w.m.loses(began))
 		}
 		defer k.Close()
 		p.loads.Add(1)
-		return p.w.m.check(ctx, k, readTensor)
+		return destroyed(p.w.m.check(ctx, k, readTensor), p.w.m.isDoomed(keyOf(k.Info)))
 	}
+}
+
+// destroyed is the error of a load. If a row has destroyed what was loaded, damage is an outage: it lasts
+// until the service has marked the step.
+func destroyed(err error, doomed bool) error {
+	if doomed && isDamage(err) {
+		return &moraine.Error{Op: "load", Kind: moraine.Unavailable, Err: err}
+	}
+	return err
 }
 
 // through is the network of the pollers.

@@ -24,7 +24,7 @@ func retentionWhileRestoring(ctx context.Context, w *world) (err error) {
 		return err
 	}
 	defer k.Close()
-	open := stepKey{k.Info.Attempt, k.Info.Step}
+	open := keyOf(k.Info)
 	defer w.m.forget(open) // the leader may have decided to remove it by the time that it is closed
 	if err := ckpt.SetPolicy(ctx, w.admin.Client, w.reader.ID(), onlyNewest); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (w *world) listed(ctx context.Context) (map[stepKey]bool, error) {
 	listed := map[stepKey]bool{}
 	for _, s := range steps {
 		if s.State == ckpt.StepCommitted {
-			listed[stepKey{s.Attempt, s.Step}] = true
+			listed[keyOf(s)] = true
 		}
 	}
 	return listed, err

@@ -42,7 +42,8 @@ type team struct {
 type launch struct {
 	// world is how many ranks it has; 0: as many as the team before.
 	world uint32
-	// from is the step that it continues from; 0: the newest at level nvme.
+	// from is the step that it continues from; 0: the newest at level nvme, or at memory if the policy leaves
+	// steps there.
 	from uint64
 	// keep leaves the team before alive.
 	keep bool
@@ -65,7 +66,7 @@ func (w *world) launch(ctx context.Context, l launch) (*team, error) {
 		return t, nil
 	}
 	for _, tr := range t.ranks {
-		k, err := tr.run.Resolve(ctx, ckpt.ResolveOptions{Fix: true, Step: l.from, Exact: l.from != 0})
+		k, err := tr.run.Resolve(ctx, ckpt.ResolveOptions{Fix: true, Step: l.from, Exact: l.from != 0, Level: w.floor()})
 		if err != nil {
 			return t, fmt.Errorf("rank %d restores: %w", tr.rank, err)
 		}
@@ -76,7 +77,7 @@ func (w *world) launch(ctx context.Context, l launch) (*team, error) {
 		if t.next > 1 && t.next != k.Info.Step+1 {
 			return t, wrongf("rank %d continues from step %d, others from %d", tr.rank, k.Info.Step, t.next-1)
 		}
-		t.next, t.parent = k.Info.Step+1, stepKey{k.Info.Attempt, k.Info.Step}
+		t.next, t.parent = k.Info.Step+1, keyOf(k.Info)
 	}
 	return t, nil
 }
@@ -85,7 +86,7 @@ func (w *world) launch(ctx context.Context, l launch) (*team, error) {
 func (w *world) open(ctx context.Context, restart uint64, rank, world uint32) (*trainer, error) {
 	tr := &trainer{w: w, rank: rank}
 	c, err := w.client(ctx, func(d transport.Dialer) transport.Dialer {
-		return incluster.Through(d, tr.nap.Over(incluster.Plain))
+		return incluster.Through(d, tr.nap.Over(w.trap.requests("trainer")))
 	})
 	if err != nil {
 		return nil, err
@@ -145,24 +146,35 @@ type moments struct {
 
 // fill begins a part and copies its slice and blob.
 func (t *team) fill(ctx context.Context, tr *trainer, k stepKey) (*ckpt.Part, error) {
-	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Level: t.level(k.step), Bytes: partBytes + 1000, SealTimeout: t.sealTimeout})
+	replica := t.w.m.saved(k).replicaBytes()
+	part, err := tr.run.Begin(ctx, k.step, ckpt.BeginOptions{Level: t.level(k.step), Bytes: int64(partBytes + 1000 + len(replica)), SealTimeout: t.sealTimeout})
 	if err != nil {
 		return nil, err
 	}
 	err = part.AddTensor(ctx, ckpt.Tensor{Name: "w", DType: ckpt.U8, Shape: []int64{partBytes},
 		Global: []int64{partBytes * int64(len(t.ranks))}, Offset: []int64{partBytes * int64(tr.rank)}, Data: k.slice(tr.rank)})
+	if err == nil && replica != nil {
+		err = part.AddTensor(ctx, ckpt.Tensor{Name: replicaName, DType: ckpt.U8, Shape: []int64{replicaBytes}, Data: replica})
+	}
 	if err == nil {
 		err = part.AddBlob(ctx, "origin", k.origin(tr.rank))
 	}
 	return part, err
 }
 
-// save saves the next step by all ranks and waits for level nvme. errs has the result of each rank; that
+// save saves the next step by all ranks and waits for level nvme, or memory if the step stays there. errs has the result of each rank; that
 // of a dead one is nil.
 func (t *team) save(ctx context.Context, at moments) (k stepKey, errs []error, err error) {
 	k = stepKey{t.attempt, t.next}
 	t.next++
-	t.w.m.begin(k, uint32(len(t.ranks)))
+	s, level := saved{world: uint32(len(t.ranks))}, moraine.NVMe
+	if t.w.replica != nil {
+		s.replica = t.w.replica(k)
+	}
+	t.w.m.begin(k, s)
+	if t.w.stays(k.step) {
+		level = moraine.Memory
+	}
 	parts := make([]*ckpt.Part, len(t.ranks))
 	errs = make([]error, len(t.ranks))
 	var wg sync.WaitGroup
@@ -177,7 +189,7 @@ func (t *team) save(ctx context.Context, at moments) (k stepKey, errs []error, e
 	}
 	for i, tr := range t.ranks {
 		if errs[i] == nil && !tr.dead {
-			wg.Go(func() { _, errs[i] = parts[i].Wait(ctx, moraine.NVMe) })
+			wg.Go(func() { _, errs[i] = parts[i].Wait(ctx, level) })
 		}
 	}
 	wg.Wait()
@@ -217,7 +229,7 @@ func (t *team) agree(k stepKey, errs []error) error {
 	if good > 0 && bad > 0 {
 		return wrongf("some ranks report attempt %d step %d as committed, others do not: %v", k.attempt, k.step, errs)
 	}
-	if good > 0 || t.w.mutant.lies {
+	if good > 0 && !t.w.stays(k.step) || t.w.mutant.lies {
 		t.w.m.committed(k)
 	}
 	return nil
@@ -235,8 +247,12 @@ func (t *team) commit(ctx context.Context, at moments) error {
 	return nil
 }
 
-// level is where a step is when the service accepts its parts. Every second one is only in memory.
+// level is where a step is when the service accepts its parts. Every second one is only in memory. If the
+// run has a policy, that decides.
 func (t *team) level(step uint64) moraine.Level {
+	if t.w.every > 0 {
+		return []moraine.Level{0, moraine.Memory}[step%2]
+	}
 	if t.inMemory {
 		return moraine.Memory
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/agent"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
@@ -35,6 +36,7 @@ type mutant struct {
 	unverified bool // restores read the slots of the agents and compare no sums
 	early      bool // ResolveStep names the newest step, committed or not
 	lies       bool // Wait succeeds though the step was aborted
+	greedy     bool // each part that claims slices is told to store them
 }
 
 // world is the cluster, the training nodes, and the trainers of one schedule.
@@ -44,6 +46,7 @@ type world struct {
 	c       *incluster.Cluster
 	hold    incluster.Hold
 	rot     rot
+	trap    trap
 	hands   clocktest.Hands
 	bucket  *localbucket.Bucket
 	nodes   []*node
@@ -56,6 +59,10 @@ type world struct {
 	// restart is that of the newest launch of the job.
 	restart uint64
 	teams   []*team
+	// every is the interval of the run's policy: other steps stay in memory. 0: there is no policy.
+	every uint64
+	// replica has the number of the tensor that all ranks of a step have whole; nil: they have none.
+	replica func(stepKey) uint64
 
 	began time.Time
 
@@ -67,7 +74,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64, m mutant) (w *world, err error) {
-	w = &world{began: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), m: &model{worlds: map[stepKey]uint32{}}, mutant: m}
+	w = &world{began: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), m: newModel(), mutant: m}
+	w.trap.greedy = m.greedy
 	w.rot.w = w
 	if w.bucket, err = localbucket.New(seed, nil); err != nil {
 		return nil, err
@@ -83,6 +91,7 @@ func newWorld(t *testing.T, seed uint64, m mutant) (w *world, err error) {
 	w.c, err = incluster.Start(context.Background(), incluster.Options{Seed: seed, Rule: w.hold.Rule,
 		SettleTime: time.Second, BackupHorizon: -time.Second,
 		Chunks: w.rot.over,
+		Meta:   w.trap.chunkserver,
 		Bucket: func(string) (object.Store, error) { return w.bucket, nil },
 		Clock:  func(string) clock.Clock { return &w.hands }})
 	if err != nil {
@@ -94,7 +103,7 @@ func newWorld(t *testing.T, seed uint64, m mutant) (w *world, err error) {
 		return w, err
 	}
 	for i := range 2 {
-		w.nodes = append(w.nodes, &node{w: w, name: fmt.Sprintf("agent%d", i+1)})
+		w.nodes = append(w.nodes, &node{w: w, name: fmt.Sprintf("agent%d", i+1), metrics: agent.NewMetrics(nil)})
 		if err := w.nodes[i].start(); err != nil {
 			return w, err
 		}
@@ -125,6 +134,7 @@ func (w *world) end(c *incluster.Client) {
 // stop ends everything.
 func (w *world) stop() error {
 	w.hold.End()
+	w.trap.end()
 	for _, t := range w.teams {
 		t.die()
 	}
@@ -182,7 +192,7 @@ func (w *world) atTheEnd(ctx context.Context) error {
 	}
 	listed := map[stepKey]ckpt.StepInfo{}
 	for _, s := range steps {
-		listed[stepKey{s.Attempt, s.Step}] = s
+		listed[keyOf(s)] = s
 	}
 	for _, k := range w.m.mustBeThere() {
 		s, ok := listed[k]
@@ -200,22 +210,38 @@ func (w *world) atTheEnd(ctx context.Context) error {
 // checkFiles compares the files of a step with what its ranks saved. So it reads steps of branches that
 // no reader resolves any more.
 func (w *world) checkFiles(ctx context.Context, k stepKey, s ckpt.StepInfo) error {
+	want, copies := w.m.saved(k).replicaBytes(), 0
 	for rank := range s.World {
-		path := fmt.Sprintf("%s/%s/rank-%05d-of-%05d.safetensors", runPath, s.Path, rank, s.World)
-		r, err := w.admin.OpenFile(ctx, path)
+		p, err := w.readPart(ctx, s, rank)
 		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		p := make([]byte, r.Size())
-		_, err = r.ReadAt(ctx, p, 0)
-		if err = errors.Join(err, r.Close()); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return err
 		}
 		if !bytes.Contains(p, k.slice(rank)) {
-			return wrongf("other bytes in %s", path)
+			return wrongf("other bytes in the part of rank %d of attempt %d step %d", rank, k.attempt, k.step)
+		}
+		if want != nil && bytes.Contains(p, want) {
+			copies++
 		}
 	}
+	if want != nil && copies == 0 {
+		return wrongf("no rank of attempt %d step %d has the tensor that all have saved", k.attempt, k.step)
+	}
 	return nil
+}
+
+// readPart reads the file of a rank's part.
+func (w *world) readPart(ctx context.Context, s ckpt.StepInfo, rank uint32) ([]byte, error) {
+	path := fmt.Sprintf("%s/%s/rank-%05d-of-%05d.safetensors", runPath, s.Path, rank, s.World)
+	r, err := w.admin.OpenFile(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	p := make([]byte, r.Size())
+	_, err = r.ReadAt(ctx, p, 0)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
 }
 
 // retryable reports whether an error only says that the cluster does not answer now.
