@@ -12,7 +12,7 @@ import (
 )
 
 // recover goes on with the parts that the agent before this one left. A slot without a manifest
-// was never sealed: its memory is given back, for its trainer may still write to it. Only the last
+// was never sealed: its pages are given back, and its trainer may still write to it. Only the last
 // good part of a rank is kept. It fails, and removes nothing, if a sealed part may be there that
 // this agent cannot read.
 func (a *Agent) recover() error {
@@ -43,7 +43,7 @@ func (a *Agent) recover() error {
 	}
 	for _, name := range files {
 		if !keep[name] {
-			if err := os.Remove(filepath.Join(a.cfg.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := removeSlot(filepath.Join(a.cfg.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				a.log.Warn("file of the arenas not removed", "file", name, "err", err)
 			}
 		}
@@ -68,6 +68,7 @@ func (a *Agent) recoverSlot(name string) error {
 		return err
 	}
 	if err := checkPlaces(&m.Seal, int64(len(s.mem))); err != nil {
+		s.empty()
 		a.pool.discard(s)
 		return err
 	}

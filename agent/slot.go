@@ -71,8 +71,27 @@ func (s *slot) leave() {
 // that a trainer keeps mapped for its next save would be missing beside the slots of the pool. What the
 // slot has afterwards is zeros.
 func (s *slot) empty() {
+	punch(s.file, int64(len(s.mem)))
+}
+
+// punch gives the pages of a file back. Its length stays, so nobody who has it mapped faults: a write makes
+// a page again.
+func punch(f *os.File, n int64) {
 	// Memory that cannot be given back now is given back when the last mapping ends.
-	_ = unix.Fallocate(int(s.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, n)
+}
+
+// removeSlot removes a file of the arenas that no agent has mapped, and gives its pages back: a trainer may
+// have them mapped.
+func removeSlot(path string) error {
+	// What cannot be opened has its memory until the last mapping ends.
+	if f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0); err == nil {
+		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+			punch(f, st.Size())
+		}
+		_ = f.Close() // it goes
+	}
+	return os.Remove(path)
 }
 
 // whole fails if somebody has cut the slot's file short: reading its memory would end the process.

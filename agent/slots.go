@@ -118,11 +118,15 @@ func (p *pool) leftovers() (files []string, err error) {
 	return files, err
 }
 
-// close unmaps the free slots and removes their files. Slots in use stay for the next agent.
+// close gives back the free slots: their pages too, which the trainers that had them keep mapped and the
+// next agent needs. Slots in use stay for that one.
 func (p *pool) close() {
 	p.mu.Lock()
 	free := p.free
 	p.free, p.closed = nil, true
 	p.mu.Unlock()
+	for _, s := range free {
+		s.empty()
+	}
 	discardAll(free)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
@@ -37,7 +38,7 @@ type agentLink struct {
 }
 
 type mapping struct {
-	slot string
+	slot string // empty: forgotten
 	mem  []byte
 }
 
@@ -89,10 +90,31 @@ func (l *agentLink) requestLocked(ctx context.Context, req *agentproto.Request) 
 	}
 	reply, files, err := l.conn.Exchange(ctx, req)
 	if agentproto.Broken(err) {
-		_ = l.conn.Close()
-		l.conn = nil
+		l.disconnect()
 	}
 	return reply, files, err
+}
+
+// disconnect ends the connection, and what is mapped: the next agent does not know these slots, and needs their
+// pages. The caller holds the mutex.
+func (l *agentLink) disconnect() {
+	_ = l.conn.Close() // nothing more comes by it
+	l.conn = nil
+	for i := range l.mapped {
+		l.mapped[i].forget()
+	}
+}
+
+// forget replaces the slot by memory of this process, which has no pages yet: a copy into the part that the
+// connection had may be under way. The part fails, and later mappings push the memory out.
+func (m *mapping) forget() {
+	if m.slot == "" {
+		return
+	}
+	m.slot = ""
+	// Without memory for that, the slot stays mapped until it is pushed out.
+	_, _ = unix.MmapPtr(-1, 0, unsafe.Pointer(unsafe.SliceData(m.mem)), uintptr(len(m.mem)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_FIXED|unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 }
 
 // begin returns the memory of a slot for a part, and the earlier saves that have failed. An agent

@@ -96,6 +96,10 @@ class Run:
         except errors.Unavailable:
             if self._closed or not self._conn.closed:
                 raise
+        # The next agent does not know what is mapped, and needs its pages.
+        self._slots.clear()
+        if self._opened:
+            self._opened._scratch = None
         conn, attempt = self._connect()
         self._check_attempt(conn, attempt)
         self._conn, self._opened = conn, None

@@ -75,6 +75,18 @@ def test_a_save_finds_the_next_agent(tmp_path):
     assert agent.seen == ["hello", "open", "begin", "hello", "open", "begin", "seal"]
 
 
+def test_the_slots_of_an_agent_that_has_gone_are_not_kept(tmp_path):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        for step in range(3):
+            run.save_async({"w": np.zeros(3)}, step)
+        assert len(run._slots) == 3
+        agent.ends.append("begin")
+        run.save_async({"w": np.zeros(3)}, step=3)
+        assert list(run._slots) == [f"slot-{len(agent.seen) - 1}"]
+        assert not [line for line in open("/proc/self/maps") if "memfd:slot" in line][1:]
+
+
 def test_another_attempt_at_the_next_agent_is_an_error(tmp_path):
     with open_run(Agent(tmp_path / "s", ends=["begin"], attempts=[1, 2])) as run:
         with pytest.raises(errors.Fenced):
