@@ -90,6 +90,7 @@ func (f *files) abort(p *pool) {
 		f.writer = nil
 	}
 	if f.out != nil {
+		f.out.empty() // the writer may keep it mapped, and nobody reads it
 		p.discard(f.out)
 		f.out = nil
 	}

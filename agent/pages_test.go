@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/client/ckpt/agentproto/fileproto"
 )
 
 // kept are the slots of a node, as trainers keep them mapped: unlinked, they have their pages still.
@@ -113,4 +115,21 @@ func slotsMapped(t *testing.T, arena string) (count int) {
 		}
 	}
 	return count
+}
+
+// TestAPartThatIsNotSealedLeavesNoPages: also where the trainer keeps its slot mapped after its connection has
+// ended. A file that is written through the agent leaves none either.
+func TestAPartThatIsNotSealedLeavesNoPages(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(0)
+	p := n.peer(runPath, "one", 1)
+	require.NoError(t, p.begin(1, 1<<20))
+	f := n.stranger()
+	require.NoError(t, f.ask(&agentproto.Request{Create: &fileproto.Create{Path: "/f", Bytes: 1 << 20}}))
+	slots := n.keepSlots()
+	require.Len(t, slots, 2)
+	require.NoError(t, p.conn.Close())
+	require.NoError(t, f.ask(&agentproto.Request{Commit: &fileproto.Commit{}}))
+	n.eventually(func() bool { return n.used() == 0 })
+	require.Zero(t, slots.bytes(t))
 }

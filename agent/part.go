@@ -203,6 +203,7 @@ func (a *Agent) abandon(p *part, cause error) {
 	p.save.Abort(cause)
 	<-p.save.Done()
 	s := a.fail(p, &moraine.Error{Op: "agent", Ref: p.ref(), Kind: moraine.Aborted, Err: cause})
+	s.empty() // the trainer may keep it mapped, and the node needs the memory
 	a.pool.discard(s)
 	a.release(p.run)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -78,8 +79,14 @@ func (p *pool) take(ctx context.Context, w want, spare func() (freed, more bool)
 		return nil, err
 	}
 	var patience <-chan time.Time
+	pages := pageWait{p: p, patience: w.patience, wait: w.wait}
 	for waits := false; ; {
 		s, now, err := p.try(w, n)
+		if errors.Is(err, unix.ENOSPC) {
+			if err = pages.end(ctx, spare, err); err == nil {
+				continue
+			}
+		}
 		if s != nil || err != nil {
 			return s, err
 		}

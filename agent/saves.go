@@ -84,7 +84,6 @@ func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
 		return nil, err
 	}
 	c.filling = nil
-	p.slot.empty() // a trainer that aborts copies no longer, but keeps it mapped
 	c.a.abandon(p, errors.New(req.Reason))
 	return &agentproto.AbortReply{}, nil
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,9 +77,16 @@ class Run:
             "restart": start.restart, "takeover": takeover, "read_only": read_only, "bytes": expected_bytes,
         }
         self._slots: dict[str, mmap.mmap] = {}
+        _runs.add(self)
         self._opened: Checkpoint | None = None
         self._closed = False
         self._conn, self.attempt = self._connect()
+
+    def _unmap(self) -> None:
+        """Keep no memory of the agent mapped. What a part or an array still uses stays as long as that."""
+        self._slots.clear()
+        if self._opened:
+            self._opened._scratch = None
 
     def _connect(self) -> tuple[_agent.Connection, int]:
         """Connect to the agent and open the run. Return the connection and the number of the attempt."""
@@ -96,10 +104,7 @@ class Run:
         except errors.Unavailable:
             if self._closed or not self._conn.closed:
                 raise
-        # The next agent does not know what is mapped, and needs its pages.
-        self._slots.clear()
-        if self._opened:
-            self._opened._scratch = None
+        self._unmap()  # the next agent does not know these slots, and needs their pages
         conn, attempt = self._connect()
         self._check_attempt(conn, attempt)
         self._conn, self._opened = conn, None
@@ -308,3 +313,15 @@ class Run:
             if step is not None:
                 raise
             return None
+
+
+_runs: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _unmap_in_child() -> None:
+    """Unmap the slots in a child of fork. A worker of a DataLoader would keep their pages for as long as it lives."""
+    for run in list(_runs):
+        run._unmap()
+
+
+os.register_at_fork(after_in_child=_unmap_in_child)

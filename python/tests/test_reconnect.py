@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import socket
 import struct
 import threading
@@ -84,7 +85,19 @@ def test_the_slots_of_an_agent_that_has_gone_are_not_kept(tmp_path):
         agent.ends.append("begin")
         run.save_async({"w": np.zeros(3)}, step=3)
         assert list(run._slots) == [f"slot-{len(agent.seen) - 1}"]
-        assert not [line for line in open("/proc/self/maps") if "memfd:slot" in line][1:]
+        assert pathlib.Path("/proc/self/maps").read_text().count("memfd:slot") == 1
+
+
+def test_a_child_of_fork_maps_no_slot(tmp_path):
+    with open_run(Agent(tmp_path / "s")) as run:
+        for step in range(3):
+            run.save_async({"w": np.zeros(3)}, step)
+        assert "memfd:slot" in pathlib.Path("/proc/self/maps").read_text()
+        child = os.fork()
+        if child == 0:
+            os._exit("memfd:slot" in pathlib.Path("/proc/self/maps").read_text())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(run._slots) == 3
 
 
 def test_another_attempt_at_the_next_agent_is_an_error(tmp_path):
