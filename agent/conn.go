@@ -178,7 +178,7 @@ func (c *conn) answer(ctx context.Context, req *agentproto.Request) (reply *agen
 	case req.Begin != nil:
 		reply.Begin, file, err = c.begin(ctx, req.Begin)
 	case req.Seal != nil:
-		reply.Seal, err = c.seal(req.Seal)
+		reply.Seal, err = c.seal(ctx, req.Seal)
 	case req.Abort != nil:
 		reply.Abort, err = c.abort(req.Abort)
 	case req.Wait != nil:

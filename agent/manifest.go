@@ -104,12 +104,18 @@ func (m *manifest) bytes() (n int64) {
 	return n
 }
 
-// checkPlaces fails unless all that a Seal names lies in a slot of size bytes.
+// checkPlaces fails unless all that a Seal names lies in a slot of size bytes, each byte once: otherwise the sums of a
+// part, and what is written of it, would have no bound.
 func checkPlaces(seal *agentproto.Seal, size int64) error {
+	left := size
 	check := func(what, name string, at, n int64) error {
 		if at < 0 || n < 0 || at > size || n > size-at {
 			return &moraine.Error{Op: "agent.Seal", Ref: name, Kind: moraine.InvalidArgument,
 				Err: fmt.Errorf("the %s at %d of %d bytes is not within the slot's %d", what, at, n, size)}
+		}
+		if left -= n; left < 0 {
+			return &moraine.Error{Op: "agent.Seal", Ref: name, Kind: moraine.InvalidArgument,
+				Err: fmt.Errorf("tensors and blobs overlap: together they have more than the slot's %d bytes", size)}
 		}
 		return nil
 	}
@@ -126,5 +132,6 @@ func checkPlaces(seal *agentproto.Seal, size int64) error {
 	if seal.SumsAt == 0 {
 		return nil
 	}
+	left = size
 	return check("table of sums", "sums_at", seal.SumsAt, 4*blocksOf(seal))
 }

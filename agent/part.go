@@ -208,8 +208,8 @@ func (a *Agent) abandon(p *part, cause error) {
 	a.release(p.run)
 }
 
-// seal makes a part survive its trainer, and begins to write it to the cluster.
-func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) error {
+// seal makes a part survive its trainer, and begins to write it to the cluster. It ends early if ctx ends.
+func (a *Agent) seal(ctx context.Context, p *part, req *agentproto.Seal, sealTimeoutMillis int64) error {
 	if err := checkPlaces(req, int64(len(p.slot.mem))); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (a *Agent) seal(p *part, req *agentproto.Seal, sealTimeoutMillis int64) err
 	}
 	m := &manifest{Version: manifestVersion, UID: p.key.uid, Open: p.run.open, RunID: uint64(p.run.run.ID()), Attempt: p.key.attempt,
 		SealTimeoutMillis: sealTimeoutMillis, Seal: *req}
-	if err := m.fix(a.work, p.slot.mem); err != nil {
+	if err := m.fix(ctx, p.slot.mem); err != nil {
 		return err
 	}
 	// COMMIT POINT of level local: the next agent finds the manifest.

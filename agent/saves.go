@@ -66,12 +66,12 @@ func (c *conn) unsealed(step uint64) (*part, error) {
 	return c.filling, nil
 }
 
-func (c *conn) seal(req *agentproto.Seal) (*agentproto.SealReply, error) {
+func (c *conn) seal(ctx context.Context, req *agentproto.Seal) (*agentproto.SealReply, error) {
 	p, err := c.unsealed(req.Step)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.a.seal(p, req, c.sealTimeoutMillis); err != nil {
+	if err := c.a.seal(ctx, p, req, c.sealTimeoutMillis); err != nil {
 		return nil, err
 	}
 	c.filling = nil
