@@ -33,7 +33,7 @@ func (p *part) describe() agentproto.Part {
 		Bytes: p.bytes, State: p.state}
 	d.Written, _ = p.progress()
 	if p.err != nil {
-		d.Error = p.err.Error()
+		d.Error = clip(p.err.Error(), maxPartError)
 	}
 	return d
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"unicode/utf8"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
@@ -84,8 +85,28 @@ func (c *conn) abort(req *agentproto.Abort) (*agentproto.AbortReply, error) {
 		return nil, err
 	}
 	c.filling = nil
-	c.a.abandon(p, errors.New(req.Reason))
+	c.a.abandon(p, errors.New(clip(req.Reason, maxReason)))
 	return &agentproto.AbortReply{}, nil
+}
+
+// maxReason bounds the reason of an abort, and maxPartError the error of a part in replies, in bytes: the agent keeps
+// them for a thousand parts, and lists all in one frame.
+const (
+	maxReason    = 300
+	maxPartError = 1000
+)
+
+// clip returns s, or as much of its begin as n bytes have.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	const mark = "..."
+	n -= len(mark)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + mark
 }
 
 func (c *conn) push(ctx context.Context, req *agentproto.Push) (*agentproto.PushReply, error) {
