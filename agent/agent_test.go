@@ -50,6 +50,7 @@ type node struct {
 	// wrap, if not nil, is around the network of the clients that come from now on.
 	wrap func(transport.Dialer) transport.Dialer
 	stop func() error // of the agent
+	a    *agent.Agent
 }
 
 func newNode(t *testing.T, memory int64) *node {
@@ -99,6 +100,7 @@ func (n *node) start(grace time.Duration) {
 			return c.Client, c.Close, nil
 		}})
 	require.NoError(n.t, err)
+	n.a = a
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()

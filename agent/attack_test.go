@@ -53,3 +53,29 @@ func TestALongReasonIsCut(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Aborted)
 	require.Less(t, len(err.Error()), 1000)
 }
+
+// TestPartsThatHaveEndedKeepNoSums: the agent remembers a thousand parts. Of each it has the numbers alone.
+func TestPartsThatHaveEndedKeepNoSums(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(time.Minute)
+	p := n.peer(runPath, "one", 1)
+	require.NoError(t, p.begin(1, 1<<20))
+	require.NoError(t, p.seal(1, 1<<20))
+	require.NoError(t, n.wait(1))
+	require.NoError(t, p.begin(2, 1<<20))
+	require.NoError(t, p.ask(&agentproto.Request{Seal: &agentproto.Seal{Step: 2, SumsAt: 1 << 20, Tensors: []agentproto.Tensor{
+		{Name: "w0", DType: "U8", Shape: []int64{1 << 20}, Bytes: 1 << 20}}}}))
+	require.ErrorIs(t, n.wait(2), moraine.Corrupt, "the table of sums is of other bytes")
+	require.NoError(t, p.begin(3, 1<<20))
+	require.NoError(t, p.ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 3}}))
+	require.Zero(t, n.a.PartsWithSums())
+	for step, state := range map[uint64]string{1: agentproto.Committed, 2: agentproto.Failed, 3: agentproto.Failed} {
+		reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Progress: &agentproto.Progress{Run: runPath, Attempt: 1, Step: step}})
+		require.NoError(t, err)
+		require.Equal(t, state, reply.Progress.State)
+		if step == 1 {
+			require.Positive(t, reply.Progress.Written)
+			require.Equal(t, reply.Progress.Bytes, reply.Progress.Written)
+		}
+	}
+}

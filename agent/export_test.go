@@ -5,6 +5,18 @@ import "context"
 // KeptStep is keptStep, for tests.
 var KeptStep = keptStep
 
+// PartsWithSums counts the parts that have ended, and have the sums of their blocks still.
+func (a *Agent) PartsWithSums() (count int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.parts {
+		if ended(p.ended) && p.save != nil {
+			count++
+		}
+	}
+	return count
+}
+
 // Standstill lets copies go before writes.
 type Standstill = standstill
 

@@ -93,10 +93,10 @@ func (a *Agent) progress(ctx context.Context, uid uint32, req *agentproto.Progre
 // are. The caller holds the mutex.
 func (p *part) progress() (written, total int64) {
 	switch {
-	case p.save == nil && p.state == agentproto.Committed:
+	case p.save == nil && p.state == agentproto.Committed && p.total == 0: // an agent before this one has written it
 		return p.bytes, p.bytes
 	case p.save == nil:
-		return 0, 0
+		return p.reached, p.total
 	}
 	written, total, _ = p.save.Progress(context.Background()) // it does not ask another agent
 	return written, total

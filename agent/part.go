@@ -37,6 +37,9 @@ type part struct {
 	writing    bool
 	superseded uint64
 
+	// reached and total are what progress returns once save is gone.
+	reached, total int64
+
 	// copied ends what begin began at Agent.pace: the trainer copies no longer.
 	copied func()
 
@@ -164,11 +167,9 @@ func (a *Agent) saves(of partKey) bool {
 // takeSlot takes the slot from a part that has ended, and remembers the part for those that wait.
 // The caller holds the mutex.
 func (a *Agent) takeSlot(p *part) *slot {
+	p.endSave()
 	s := p.slot
 	p.slot, p.manifest, p.layout = nil, nil, nil
-	if p.state == agentproto.Committed {
-		p.save = nil // it has the sums of all blocks
-	}
 	a.ended = append(a.ended, p)
 	if len(a.ended) > keptEnded {
 		if old := a.ended[0]; a.parts[old.key] == old {

@@ -18,6 +18,7 @@ func (a *Agent) committed(p *part) {
 	}
 	a.mu.Lock()
 	p.state = agentproto.Committed
+	p.endSave()
 	a.figures.committed(p)
 	old := a.replaceBy(p.key)
 	closeOnce(p.written)
@@ -74,6 +75,13 @@ func (a *Agent) fail(p *part, err error) *slot {
 	a.metrics.Failed.WithLabelValues(moraine.KindOf(err).String()).Inc()
 	a.notify()
 	return s
+}
+
+// endSave forgets the part in the cluster, which has the sums of all blocks, but not how far it was. The caller
+// holds the mutex.
+func (p *part) endSave() {
+	p.reached, p.total = p.progress()
+	p.save = nil
 }
 
 // closeOnce closes a channel that may be closed already. The caller holds the mutex.
