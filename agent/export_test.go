@@ -1,6 +1,14 @@
 package agent
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine/internal/crc"
+)
+
+// ManifestOf returns the content of a manifest with a JSON.
+func ManifestOf(json string) string { return fmt.Sprintf("%s\n%08x\n", json, crc.Sum([]byte(json))) }
 
 // KeptStep is keptStep, for tests.
 var KeptStep = keptStep

@@ -303,13 +303,15 @@ func TestLeftoversOfACrash(t *testing.T) {
 	}
 	write("slot-0000000000000001", "not sealed")
 	write("slot-0000000000000002.json.new", `{"version":1`)
-	write("slot-0000000000000003.json", `{"version":1,"seal":{}}`) // its slot is gone
+	write("slot-0000000000000003.json", agent.ManifestOf(`{"version":1,"seal":{}}`)) // its slot is gone
 	write("slot-0000000000000004.json", `{"version":1,`)
 	write("slot-0000000000000004", "damaged")
-	write("slot-0000000000000005.json", `{"version":1,"seal":{"step":1,"tensors":[{"name":"w","dtype":"U8","shape":[9],"at":0,"bytes":9}]}}`)
+	write("slot-0000000000000005.json", agent.ManifestOf(`{"version":1,"seal":{"step":1,"sums_at":1,"tensors":[{"name":"w","dtype":"U8","shape":[9],"at":0,"bytes":9}]}}`))
 	write("slot-0000000000000005", "cut")
-	write("slot-0000000000000006.json", `{"version":1,"seal":{}}`)
+	write("slot-0000000000000006.json", agent.ManifestOf(`{"version":1,"seal":{}}`))
 	write("slot-0000000000000006", "")
+	write("slot-0000000000000008.json", strings.Replace(agent.ManifestOf(`{"version":1,"seal":{}}`), `"version":1`, `"version":3`, 1)) // a bit of it
+	write("slot-0000000000000008", "whole")
 	n.start(0)
 	require.Empty(t, n.states())
 	left, err := filepath.Glob(filepath.Join(arena, "slot-*"))
@@ -317,7 +319,7 @@ func TestLeftoversOfACrash(t *testing.T) {
 	require.Empty(t, left)
 	require.NoError(t, n.stop())
 
-	write("slot-0000000000000007.json", `{"version":2}`)
+	write("slot-0000000000000007.json", agent.ManifestOf(`{"version":2}`))
 	write("slot-0000000000000007", "of a newer agent")
 	n.start(0)
 	require.ErrorIs(t, n.stop(), moraine.NewerFormat)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
+	"github.com/morainefs/moraine/internal/crc"
 )
 
 const (
@@ -46,6 +48,7 @@ func (m *manifest) write(dir, slot string) error {
 	if err != nil {
 		return err
 	}
+	b = fmt.Appendf(b, "\n%08x\n", crc.Sum(b))
 	path := filepath.Join(dir, slot+manifestSuffix)
 	tmp := path + ".new"
 	if err = os.WriteFile(tmp, b, 0o600); err != nil {
@@ -78,6 +81,10 @@ func readManifest(path string) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	b, err = checkedJSON(b)
+	if err != nil {
+		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.Corrupt, Err: err}
+	}
 	var m manifest
 	if err := json.Unmarshal(b, &m); err != nil {
 		return nil, &moraine.Error{Op: "read manifest", Ref: path, Kind: moraine.Corrupt, Err: err}
@@ -91,6 +98,15 @@ func readManifest(path string) (*manifest, error) {
 			Err: fmt.Errorf("%d bytes of sums for %d blocks", len(m.Sums), blocksOf(&m.Seal))}
 	}
 	return &m, nil
+}
+
+// checkedJSON returns the JSON of a manifest. Its second line has the CRC32C of the first.
+func checkedJSON(b []byte) ([]byte, error) {
+	text, sum, _ := bytes.Cut(b, []byte("\n"))
+	if want := fmt.Sprintf("%08x\n", crc.Sum(text)); string(sum) != want {
+		return nil, fmt.Errorf("its checksum is %.9q, not %q", sum, want)
+	}
+	return text, nil
 }
 
 // bytes returns how many bytes the part has.

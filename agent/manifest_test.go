@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
@@ -38,12 +40,32 @@ func TestGoldenManifest(t *testing.T) {
 	require.Equal(t, want, read)
 }
 
+// TestADamagedManifestIsNeverOfANewerAgent: any damage is Corrupt, also of the version. So the agent starts without
+// the slot.
+func TestADamagedManifestIsNeverOfANewerAgent(t *testing.T) {
+	golden, err := os.ReadFile("testdata/manifest-v1.json")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "slot-1"+manifestSuffix)
+	for i := range golden {
+		damaged := bytes.Clone(golden)
+		damaged[i] ^= 2
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		_, err := readManifest(path)
+		require.ErrorIs(t, err, moraine.Corrupt, "byte %d", i)
+		require.ErrorContains(t, err, "slot-1")
+	}
+}
+
 // FuzzManifest: no bytes make an agent panic, and what is accepted lies in its slot.
 func FuzzManifest(f *testing.F) {
 	golden, err := os.ReadFile("testdata/manifest-v1.json")
 	require.NoError(f, err)
 	f.Add(golden)
+	f.Add(bytes.SplitN(golden, []byte("\n"), 2)[0])
 	f.Fuzz(func(t *testing.T, p []byte) {
+		if text, _, sealed := bytes.Cut(p, []byte("\n")); !sealed { // so that the fuzzer gets past the sum
+			p = []byte(ManifestOf(string(text)))
+		}
 		path := filepath.Join(t.TempDir(), "slot-1"+manifestSuffix)
 		require.NoError(t, os.WriteFile(path, p, 0o600))
 		m, err := readManifest(path)
