@@ -79,3 +79,21 @@ func TestPartsThatHaveEndedKeepNoSums(t *testing.T) {
 		}
 	}
 }
+
+// TestABlobIsComparedWithItsPlaceFirst: a fetch costs no memory beside the slot, however large the blob is.
+func TestABlobIsComparedWithItsPlaceFirst(t *testing.T) {
+	n := newNode(t, 64<<20)
+	n.start(time.Minute)
+	p := n.peer(runPath, "one", 1)
+	require.NoError(t, p.begin(1, 1<<20))
+	require.NoError(t, p.ask(&agentproto.Request{Seal: &agentproto.Seal{Step: 1, Blobs: []agentproto.Blob{{Name: "b", Bytes: 1 << 20}}}}))
+	require.NoError(t, n.wait(1))
+	require.NoError(t, p.ask(&agentproto.Request{Resolve: &agentproto.Resolve{}}))
+	fetch := func(bytes int64) error {
+		return p.ask(&agentproto.Request{Fetch: &agentproto.Fetch{Bytes: 1 << 20, Blobs: []agentproto.FetchBlob{{Name: "b", Bytes: bytes}}}})
+	}
+	err := fetch(1)
+	require.ErrorIs(t, err, moraine.InvalidArgument)
+	require.ErrorContains(t, err, "ckpt.ReadBlobInto")
+	require.NoError(t, fetch(1<<20))
+}

@@ -254,15 +254,9 @@ func fetchInto(ctx context.Context, k *ckpt.Checkpoint, req *agentproto.Fetch, m
 		if err != nil {
 			return nil, err
 		}
-		data, err := k.ReadBlob(ctx, b.Rank, b.Name)
-		if err != nil {
+		if err := k.ReadBlobInto(ctx, b.Rank, b.Name, dst); err != nil { // a blob may be larger than all memory
 			return nil, err
 		}
-		if len(data) != len(dst) {
-			return nil, &moraine.Error{Op: "agent.Fetch", Ref: b.Name, Kind: moraine.InvalidArgument,
-				Err: fmt.Errorf("the blob has %d bytes, its place %d", len(data), len(dst))}
-		}
-		copy(dst, data)
 	}
 	return reply, nil
 }

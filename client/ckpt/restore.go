@@ -84,26 +84,55 @@ func (k *Checkpoint) BlobNames(rank uint32) []string {
 
 // ReadBlob reads a blob that a rank saved, and verifies its digest.
 func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]byte, error) {
-	for i := range k.top.files {
-		f := &k.top.files[i]
-		if f.Kind != BlobFile || f.Rank != rank || f.Blob != name {
-			continue
-		}
-		dst := make([]byte, f.Size)
-		if k.blobFromNode(f, dst) {
-			return dst, nil
-		}
-		if err := k.files.readIntact(ctx, i, dst, 0); err != nil {
-			return nil, err
-		}
-		if DigestOf(dst) != f.Digest {
-			err := &moraine.Error{Op: "ckpt.ReadBlob", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf("the digest differs")}
-			k.files.report(BadRange{File: f.Name, Bytes: f.Size, Level: k.files.levelOf(ctx, i, 0, f.Size), Err: err})
-			return nil, err
-		}
-		return dst, nil
+	i, err := k.findBlob(rank, name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &moraine.Error{Op: "ckpt.ReadBlob", Ref: fmt.Sprintf("%s, rank %d, blob %q", k.Info.ref(), rank, name), Kind: moraine.NotFound}
+	dst := make([]byte, k.top.files[i].Size)
+	if err := k.readBlob(ctx, i, dst); err != nil {
+		return nil, err
+	}
+	return dst, nil
+}
+
+// ReadBlobInto is ReadBlob into dst, whose length must be exactly the blob's: otherwise it fails with
+// InvalidArgument, and reads nothing. On any other error the content of dst is undefined.
+func (k *Checkpoint) ReadBlobInto(ctx context.Context, rank uint32, name string, dst []byte) error {
+	i, err := k.findBlob(rank, name)
+	if err != nil {
+		return err
+	}
+	if f := &k.top.files[i]; f.Size != int64(len(dst)) {
+		return invalid("ckpt.ReadBlobInto", f.Name, fmt.Errorf("the blob has %d bytes, its place %d", f.Size, len(dst)))
+	}
+	return k.readBlob(ctx, i, dst)
+}
+
+// findBlob returns the number of the file of a blob.
+func (k *Checkpoint) findBlob(rank uint32, name string) (int, error) {
+	for i := range k.top.files {
+		if f := &k.top.files[i]; f.Kind == BlobFile && f.Rank == rank && f.Blob == name {
+			return i, nil
+		}
+	}
+	return 0, &moraine.Error{Op: "ckpt.ReadBlob", Ref: fmt.Sprintf("%s, rank %d, blob %q", k.Info.ref(), rank, name), Kind: moraine.NotFound}
+}
+
+// readBlob fills dst with the blob of a file.
+func (k *Checkpoint) readBlob(ctx context.Context, i int, dst []byte) error {
+	f := &k.top.files[i]
+	if k.blobFromNode(f, dst) {
+		return nil
+	}
+	if err := k.files.readIntact(ctx, i, dst, 0); err != nil {
+		return err
+	}
+	if DigestOf(dst) != f.Digest {
+		err := &moraine.Error{Op: "ckpt.ReadBlob", Ref: f.Name, Kind: moraine.Corrupt, Err: errorf("the digest differs")}
+		k.files.report(BadRange{File: f.Name, Bytes: f.Size, Level: k.files.levelOf(ctx, i, 0, f.Size), Err: err})
+		return err
+	}
+	return nil
 }
 
 func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }

@@ -270,6 +270,25 @@ func TestABadCopyIsReadFromAnotherRank(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
+// TestABlobIsReadIntoItsPlace: a place of another length is refused before a byte is read, however large the blob.
+func TestABlobIsReadIntoItsPlace(t *testing.T) {
+	f, m := newFake(), makeModel(3)
+	save(t, f, m, 1, 1)
+	k := resolve(t, f)
+	want, err := k.ReadBlob(t.Context(), 0, "rng")
+	require.NoError(t, err)
+	read := k.BytesRead()
+	for _, n := range []int{0, len(want) - 1, len(want) + 1} {
+		require.ErrorIs(t, k.ReadBlobInto(t.Context(), 0, "rng", make([]byte, n)), moraine.InvalidArgument)
+	}
+	require.ErrorIs(t, k.ReadBlobInto(t.Context(), 1, "rng", nil), moraine.NotFound)
+	require.Equal(t, read, k.BytesRead())
+	dst := make([]byte, len(want))
+	require.NoError(t, k.ReadBlobInto(t.Context(), 0, "rng", dst))
+	require.Equal(t, want, dst)
+	require.Greater(t, k.BytesRead(), read)
+}
+
 // TestABadRangeNamesItsLevel: a range whose bytes do not have their digest, or are lost, is reported with
 // the level from which the bytes came. Bytes that the bucket has lost are not waited for.
 func TestABadRangeNamesItsLevel(t *testing.T) {
