@@ -29,7 +29,7 @@ func (f forgotten) wait(ctx context.Context, name string, level moraine.Level) (
 	info, err := f.step(ctx, "agent.Wait")
 	switch {
 	case err != nil && name == agentproto.Written:
-		return nil, errors.Join(f.notKnown("agent.Wait"), err)
+		return nil, fmt.Errorf("%w, and the cluster does not say how it ended: %w", f.notKnown("agent.Wait"), err)
 	case err != nil:
 		return nil, err
 	case name == agentproto.Written && (info.State == ckpt.StepOpen || info.State == ckpt.StepSealed):

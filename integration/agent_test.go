@@ -200,7 +200,8 @@ func TestPython(t *testing.T) {
 }
 
 // TestAPythonJobOutlivesItsAgent: the agent is killed while a Python program waits for a step, and is started again.
-// The wait goes on, and the program also learns how steps ended that the next agent does not know.
+// The wait goes on, and the program also learns how steps ended that the next agent does not know. A step that was
+// adopted from files is not read as one without tensors.
 func TestAPythonJobOutlivesItsAgent(t *testing.T) {
 	t.Parallel()
 	python, err := filepath.Abs(filepath.Join(pythonEnv, "python"))
@@ -208,6 +209,14 @@ func TestAPythonJobOutlivesItsAgent(t *testing.T) {
 	require.FileExists(t, python, "`make setup` makes it")
 	a := newAgentProc(t, startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1}))
 	a.start()
+	iter := filepath.Join(t.TempDir(), "iter_0000005")
+	require.NoError(t, os.MkdirAll(filepath.Join(iter, "mp_rank_00"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(iter, "mp_rank_00", "model_optim_rng.pt"), []byte("weights"), 0o600))
+	for _, args := range [][]string{{"mkdir", "moraine:///megatron"}, {"cp", "-r", iter, "moraine:///megatron/iter_0000005"},
+		{"ckpt", "adopt", "moraine:///megatron/iter_0000005", "--run", "moraine:///runs/adopted", "--step", "5", "--format", "megatron"}} {
+		out, code := a.run(args...)
+		require.Equal(t, 0, code, out)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "testdata/python_restart.py", "/runs/restart")

@@ -61,4 +61,13 @@ with checkpoint.Run(sys.argv[1], read_only=True) as reader:
     last = reader.restore()
     assert last.step == 3, last.step
     np.testing.assert_array_equal(last.read(["w1"])["w1"], state(1, 3)["w1"])
+
+with checkpoint.Run("/runs/adopted", read_only=True) as reader:
+    adopted = reader.open()
+    assert adopted.step == 5
+    try:
+        adopted.read()
+        raise AssertionError("only Megatron knows its tensors")
+    except errors.Unimplemented as err:
+        assert "step 5 is adopted from files" in str(err), err
 print("done", flush=True)

@@ -16,11 +16,15 @@ func TestFiguresOutliveAnError(t *testing.T) {
 	var said []string
 	f := figures{limits: ckptLimits{diskWrite: 2, diskRead: 4}, progress: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
 	write := func(_ context.Context, to *figures) error {
-		to.add(func(l *ckptLimits) Line { return Line{Name: "write", Value: 1, Unit: "GB/s"}.against(l.diskWrite, "disk") })
+		to.add(func(l *ckptLimits) Line {
+			return Line{Name: "write", Value: 1, Unit: "GB/s"}.against(l.diskWrite, "disk")
+		})
 		return nil
 	}
 	read := func(_ context.Context, to *figures) error {
-		to.add(func(l *ckptLimits) Line { return Line{Name: "read", Value: 1, Unit: "GB/s"}.against(l.diskRead, "disk") })
+		to.add(func(l *ckptLimits) Line {
+			return Line{Name: "read", Value: 1, Unit: "GB/s"}.against(l.diskRead, "disk")
+		})
 		return full
 	}
 	never := func(context.Context, *figures) error { panic("a part ran after one that failed") }
