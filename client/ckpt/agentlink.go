@@ -136,9 +136,13 @@ func (l *agentLink) begin(ctx context.Context, req agentproto.Begin) ([]byte, []
 		}
 	}()
 	if len(files) != 1 {
+		l.disconnect()
 		return nil, nil, &moraine.Error{Op: "ckpt.Begin", Kind: moraine.Internal, Err: fmt.Errorf("the agent sent %d descriptors, not 1", len(files))}
 	}
 	mem, err := l.mapSlot(reply.Begin, files[0])
+	if err != nil {
+		l.disconnect() // the step is begun there: the agent would refuse the next one
+	}
 	return mem, reply.Begin.Failed, err
 }
 

@@ -227,8 +227,12 @@ class Run:
             conn = self._conn
         try:
             part = Part(self, conn, step, self._map(reply["slot"], fds[0], reply["bytes"]))
+        except BaseException:
+            conn.close()  # the step is begun there: the agent would refuse the next one
+            raise
         finally:
-            os.close(fds[0])
+            for fd in fds:
+                os.close(fd)
         try:
             self._failures.note(reply.get("failed", []))
         except BaseException as err:

@@ -100,6 +100,17 @@ def test_a_child_of_fork_maps_no_slot(tmp_path):
         assert len(run._slots) == 3
 
 
+def test_a_save_that_maps_nothing_does_not_stop_the_next(tmp_path, monkeypatch):
+    agent = Agent(tmp_path / "s")
+    with open_run(agent) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint.mmap, "mmap", lambda *_: (_ for _ in ()).throw(OSError("no memory")))
+            with pytest.raises(OSError, match="no memory"):
+                run.save_async({"w": np.zeros(3)}, step=1)
+        run.save_async({"w": np.zeros(3)}, step=1)
+    assert agent.seen == ["hello", "open", "begin", "hello", "open", "begin", "seal"]
+
+
 def test_another_attempt_at_the_next_agent_is_an_error(tmp_path):
     with open_run(Agent(tmp_path / "s", ends=["begin"], attempts=[1, 2])) as run:
         with pytest.raises(errors.Fenced):
