@@ -269,7 +269,7 @@ func (k *Checkpoint) readSlot(ctx context.Context, from *nodeSlice, s *SliceInfo
 var errChangedSlot = fmt.Errorf("%w: the memory of the agent changed after the seal", moraine.Corrupt)
 
 // blobFromNode fills dst with a blob from the memory of this node, and reports whether it could.
-func (k *Checkpoint) blobFromNode(f *FileInfo, dst []byte) bool {
+func blobFromNode(k *Checkpoint, f *FileInfo, dst []byte) bool {
 	part := k.node[f.Rank]
 	if part == nil {
 		return false

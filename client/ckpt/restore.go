@@ -84,12 +84,12 @@ func (k *Checkpoint) BlobNames(rank uint32) []string {
 
 // ReadBlob reads a blob that a rank saved, and verifies its digest.
 func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]byte, error) {
-	i, err := k.findBlob(rank, name)
+	i, err := findBlob(k, rank, name)
 	if err != nil {
 		return nil, err
 	}
 	dst := make([]byte, k.top.files[i].Size)
-	if err := k.readBlob(ctx, i, dst); err != nil {
+	if err := readBlob(ctx, k, i, dst); err != nil {
 		return nil, err
 	}
 	return dst, nil
@@ -98,18 +98,18 @@ func (k *Checkpoint) ReadBlob(ctx context.Context, rank uint32, name string) ([]
 // ReadBlobInto is ReadBlob into dst, whose length must be exactly the blob's: otherwise it fails with
 // InvalidArgument, and reads nothing. On any other error the content of dst is undefined.
 func (k *Checkpoint) ReadBlobInto(ctx context.Context, rank uint32, name string, dst []byte) error {
-	i, err := k.findBlob(rank, name)
+	i, err := findBlob(k, rank, name)
 	if err != nil {
 		return err
 	}
 	if f := &k.top.files[i]; f.Size != int64(len(dst)) {
 		return invalid("ckpt.ReadBlobInto", f.Name, fmt.Errorf("the blob has %d bytes, its place %d", f.Size, len(dst)))
 	}
-	return k.readBlob(ctx, i, dst)
+	return readBlob(ctx, k, i, dst)
 }
 
 // findBlob returns the number of the file of a blob.
-func (k *Checkpoint) findBlob(rank uint32, name string) (int, error) {
+func findBlob(k *Checkpoint, rank uint32, name string) (int, error) {
 	for i := range k.top.files {
 		if f := &k.top.files[i]; f.Kind == BlobFile && f.Rank == rank && f.Blob == name {
 			return i, nil
@@ -119,9 +119,9 @@ func (k *Checkpoint) findBlob(rank uint32, name string) (int, error) {
 }
 
 // readBlob fills dst with the blob of a file.
-func (k *Checkpoint) readBlob(ctx context.Context, i int, dst []byte) error {
+func readBlob(ctx context.Context, k *Checkpoint, i int, dst []byte) error {
 	f := &k.top.files[i]
-	if k.blobFromNode(f, dst) {
+	if blobFromNode(k, f, dst) {
 		return nil
 	}
 	if err := k.files.readIntact(ctx, i, dst, 0); err != nil {
