@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -23,6 +24,8 @@ const (
 // process was stopped. Where only the ticks took long, the work of the leader is slow, or its disk, and
 // other servers were heard meanwhile. Methods may be called concurrently.
 type pulse struct {
+	clock clock.Clock
+
 	mu      sync.Mutex // guards the fields below
 	last    time.Time
 	longest time.Duration // between two beats since the last call of pause
@@ -46,12 +49,12 @@ func (p *pulse) pause(now time.Time) time.Duration {
 	return longest
 }
 
-// keepPulse beats until ctx ends.
-func (l *leader) keepPulse(ctx context.Context) {
-	ticker := l.Clock.NewTicker(lead.TickEvery)
+// keep beats until ctx ends.
+func (p *pulse) keep(ctx context.Context) {
+	ticker := p.clock.NewTicker(lead.TickEvery)
 	defer ticker.Stop()
 	for {
-		l.pulse.beat(l.Clock.Now())
+		p.beat(p.clock.Now())
 		select {
 		case <-ctx.Done():
 			return

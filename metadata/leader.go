@@ -68,6 +68,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		repairs:  lead.NewPoke(),
 	}
 	l.tokens = &signer{life: s.cfg.TokenLife, time: term.ClusterTime}
+	l.pulse.clock = term.Clock
 	l.routing = &routing{Term: term}
 	l.permits = &permits{Term: term, tokens: l.tokens}
 	l.keys = &keyring{Term: term, life: s.cfg.KeyLife, rand: s.deps.Rand, secrets: &s.secrets, tokens: l.tokens}
@@ -128,7 +129,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run runs the leader's loops until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	works := []func(context.Context){l.keepPulse, l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
+	works := []func(context.Context){l.pulse.keep, l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
 	for _, work := range slices.Concat(works, l.repair.Works(), l.retain.Works()) {
 		wg.Go(func() { work(ctx) })
 	}

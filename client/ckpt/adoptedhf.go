@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/adopted"
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // maxHFIndex bounds the index of a sharded model, in bytes.
@@ -42,7 +43,7 @@ func (s *adoptedStep) checkHF(ctx context.Context, byName map[string]*coverage) 
 	// Of each header only the tensors that the index lists stay: all of them are about as many bytes as the
 	// index.
 	listed := make([]*listedTensors, len(files))
-	budget := &headerBudget{inUse: semaphore.NewWeighted(headersInUse), left: headersRead}
+	budget := &headerBudget{inUse: headersLimit(), left: headersRead}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(headersAtOnce)
 	for n, i := range files {
@@ -72,9 +73,15 @@ const (
 // headerBudget is what the headers of an adoption may take. Somebody may adopt many clones of a file with
 // a very long header.
 type headerBudget struct {
-	inUse *semaphore.Weighted
+	inUse *limit.Semaphore
 	mu    sync.Mutex
 	left  int64 // guarded by mu
+}
+
+// headersLimit bounds the headers in memory. Those that have a share read and parse, each by the client's
+// patience.
+func headersLimit() *limit.Semaphore {
+	return limit.NewSemaphore(headersInUse, limit.Resource{Name: "memory for headers of adopted files", Patience: 10 * time.Minute, Advice: "look for slow chunkservers"})
 }
 
 // take takes n bytes until release.

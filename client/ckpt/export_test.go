@@ -15,7 +15,6 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
-	"golang.org/x/sync/semaphore"
 )
 
 // Types and functions with which ckpt_test uses the package over its own cluster.
@@ -177,7 +176,7 @@ func CheckStaircase(ctx context.Context, n, comparisons int64) error {
 
 // TakeHeaders takes header bytes of a budget in turn.
 func TakeHeaders(ctx context.Context, total int64, sizes ...int64) error {
-	b := &headerBudget{inUse: semaphore.NewWeighted(headersInUse), left: total}
+	b := &headerBudget{inUse: headersLimit(), left: total}
 	for _, n := range sizes {
 		release, err := b.take(ctx, n)
 		if err != nil {
