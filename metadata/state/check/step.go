@@ -207,6 +207,7 @@ func (c *stepChecks) attempts() error {
 			c.problem("run %s counts %d committed steps, %d at nvme, %d at object, but has %d, %d, %d", moraine.InodeID(r.Id),
 				r.Committed, r.AtNVMe, r.AtObject, have.Committed, have.AtNVMe, have.AtObject)
 		}
+		var stepped, before uint32 // the latest earlier attempt with a committed step, and that or one with a parent
 		for n := uint32(1); n <= r.Attempt; n++ {
 			a, err := ckpt.Attempt(c.View, r.Id, n)
 			if err != nil {
@@ -218,6 +219,18 @@ func (c *stepChecks) attempts() error {
 			}
 			if known != n || a.Parent.Attempt >= n {
 				c.problem("attempt %d of run %s contradicts its rows: launch %q is attempt %d, the parent is %s", n, moraine.InodeID(r.Id), a.Launch, known, a.Parent)
+			}
+			if a.Stepped < stepped || a.Before < before || a.Stepped > a.Before || a.Before >= n {
+				c.problem("attempt %d of run %s points back to attempts %d and %d, past %d and %d", n, moraine.InodeID(r.Id), a.Stepped, a.Before, stepped, before)
+			}
+			rows, err := c.KeysUnder(record.Be32(c.K.RunCommits(r.Id), n), 1)
+			if err != nil {
+				return err
+			}
+			if len(rows) > 0 {
+				stepped, before = n, n
+			} else if a.Resolved {
+				before = n
 			}
 		}
 		return nil

@@ -12,7 +12,8 @@ import (
 )
 
 // The branch of an attempt is its own steps, its parent's attempt up to the parent step, and so on.
-// If an attempt has not fixed its parent yet, every step of the previous attempt is on the branch.
+// If an attempt has not fixed its parent yet, every step of the attempt before it is on the branch: the
+// latest that has steps, or a parent.
 // Steps after the parent of a later attempt are abandoned: they are on no live branch.
 
 // branch calls fn with each attempt of a branch and the greatest step of it on the branch, latest
@@ -30,7 +31,7 @@ func branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 		case err != nil:
 			return err
 		case !a.Resolved:
-			at, limit = at-1, math.MaxUint64
+			at, limit = a.Before, math.MaxUint64
 		case a.Parent.Attempt < at: // 0 if it has none
 			at, limit = a.Parent.Attempt, a.Parent.Step
 		default:

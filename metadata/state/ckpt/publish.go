@@ -194,20 +194,16 @@ func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 // newestPresent returns the step of that number from the latest attempt that has one, lost or not;
 // nil if there is none.
 func newestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
-	for at := r.Attempt; at > 0; at-- {
+	var found *record.Step
+	err := eachAttempt(v, r.Id, r.Attempt, func(at uint32) (bool, error) {
 		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
 		_, ok, err := v.R.Get(v.K.RunCommit(id))
-		if err != nil {
-			return nil, err
+		if err == nil && ok {
+			found, err = present(v, id)
 		}
-		if !ok {
-			continue
-		}
-		if s, err := present(v, id); s != nil || err != nil {
-			return s, err
-		}
-	}
-	return nil, nil
+		return found == nil, err
+	})
+	return found, err
 }
 
 // pointLink makes name in a run's directory a symbolic link to a step, or removes it if s is nil.

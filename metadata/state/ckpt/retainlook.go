@@ -109,24 +109,25 @@ func counted(id record.StepID, row []byte) (retention.Step, error) {
 // rowsNewestFirst calls fn with the rows of a run's committed steps from the one before after on, newest first, until fn
 // returns false.
 func rowsNewestFirst(v *kvtx.View, after record.StepID, fn func(id record.StepID, row []byte) (more bool, err error)) error {
-	more := true
-	for at := after; more && at.Attempt > 0; at.Attempt, at.Step = at.Attempt-1, math.MaxUint64 {
+	return eachAttempt(v, after.Run, after.Attempt, func(attempt uint32) (more bool, err error) {
+		at := record.StepID{Run: after.Run, Attempt: attempt, Step: math.MaxUint64}
+		if attempt == after.Attempt {
+			at = after
+		}
 		lo := v.K.RunCommit(at)
-		if at == after && at.Step < math.MaxUint64 {
+		if at.Step < math.MaxUint64 {
 			lo = append(lo, 0)
 		}
+		more = true
 		end := kvtx.PrefixEnd(record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(at.Run)), at.Attempt))
-		err := v.Each(lo, end, func(key, row []byte) (_ bool, err error) {
+		err = v.Each(lo, end, func(key, row []byte) (_ bool, err error) {
 			id := StepOfKey(key)
 			id.Step = ^id.Step
 			more, err = fn(id, row)
 			return more, err
 		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return more, err
+	})
 }
 
 // newestFirst is rowsNewestFirst of those that are present, lost ones too, with their records.

@@ -195,7 +195,6 @@ func beginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	r.Attempt++
 	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
 	t.Put(t.K.Run(r.Id), r.Encode())
-	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
 	t.Put(t.K.Launch(r.Id, a.Launch), record.EncodeNumber(record.RunVersion, a.Number))
 	if a.Job != "" {
 		t.Put(t.K.RunJob(r.Id, a.Job), record.EncodeNumber(record.RunVersion, a.Restart))
@@ -213,6 +212,65 @@ func beginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 		if err := abortStepRecord(t, s, "attempt "+record.Utoa(uint64(a.Number))+" has taken over"); err != nil {
 			return err
 		}
+	}
+	if err := pointBack(&t.View, r.Id, a); err != nil {
+		return err
+	}
+	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
+	return nil
+}
+
+// pointBack points a new attempt to those before it that searches need. Its begin has aborted the open
+// steps of the one before it.
+func pointBack(v *kvtx.View, run moraine.RunID, a *record.Attempt) error {
+	last := a.Number - 1
+	if last == 0 {
+		return nil
+	}
+	l, err := Attempt(v, run, last)
+	if err != nil {
+		return err
+	}
+	a.Stepped, a.Before = l.Stepped, l.Before
+	if l.Resolved {
+		a.Before = last
+	}
+	stepped, err := mayHaveSteps(v, run, last)
+	if stepped {
+		a.Stepped, a.Before = last, last
+	}
+	return err
+}
+
+// maxAbortedLooks is how many aborted steps of an attempt mayHaveSteps looks at.
+const maxAbortedLooks = 16
+
+// mayHaveSteps reports whether an attempt that has ended may have committed steps. A sealed one may still be
+// committed.
+func mayHaveSteps(v *kvtx.View, run moraine.RunID, attempt uint32) (may bool, err error) {
+	looks := 0
+	err = v.EachIn(record.Be32(record.Be64(v.K.Key(record.TabStep, 12), uint64(run)), attempt), func(_, value []byte) (bool, error) {
+		s := &record.Step{}
+		err := s.Decode(value)
+		looks++
+		may = s.State != record.StepAborted || looks > maxAbortedLooks
+		return !may, err
+	})
+	return may, err
+}
+
+// eachAttempt calls fn with an attempt and those before it, latest first, until fn returns false. It passes
+// over attempts without committed steps.
+func eachAttempt(v *kvtx.View, run moraine.RunID, from uint32, fn func(attempt uint32) (more bool, err error)) error {
+	for at := from; at > 0; {
+		if more, err := fn(at); err != nil || !more {
+			return err
+		}
+		a, err := Attempt(v, run, at)
+		if err != nil {
+			return err
+		}
+		at = a.Stepped
 	}
 	return nil
 }

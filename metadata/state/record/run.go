@@ -56,6 +56,10 @@ type Attempt struct {
 	// attempt has none.
 	Resolved bool
 	Parent   StepID
+	// Stepped is the latest earlier attempt that may have a committed step, and Before that or a later one
+	// that has fixed its parent; 0 if none. A job that fails at each start makes attempts without steps:
+	// searches pass them over.
+	Stepped, Before uint32
 }
 
 // Encode returns the stored value.
@@ -71,5 +75,7 @@ func (a *Attempt) fields(c *codec) *codec {
 	uvarint(c, &a.Restart)
 	c.bool(&a.Resolved)
 	a.Parent.fields(c)
+	uvarint(c, &a.Stepped)
+	uvarint(c, &a.Before)
 	return c
 }
