@@ -96,7 +96,7 @@ func TestAnAdoptedStepHasNoTensors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Commit(t.Context())
 	require.NoError(t, err)
-	_, err = adopt.Dir(t.Context(), c.Client, "/scratch/iter_0000007", adopt.Options{Run: runPath, Step: 7, Format: adopt.Megatron})
+	_, err = adopt.Dir(t.Context(), c.Client, "/scratch/iter_0000007", adopt.Options{Run: runPath, Step: 7, Format: adopt.Megatron, Complete: true})
 	require.NoError(t, err)
 
 	p := n.peer(runPath, "one", 1)

@@ -144,12 +144,13 @@ func (s *adoptedStep) header(ctx context.Context, i int, budget *headerBudget) (
 	if err != nil || n > r.Size() {
 		return nil, nil, named(verdict("no safetensors header: %v", err), s.files[i].Path)
 	}
-	if release, err = budget.take(ctx, n); err != nil {
+	taken, err := budget.take(ctx, n)
+	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			release()
+			taken() // a return with an error has set release to nil
 		}
 	}()
 	b, err := readHeader(ctx, r, nil, n)
@@ -160,5 +161,5 @@ func (s *adoptedStep) header(ctx context.Context, i int, budget *headerBudget) (
 	if err != nil {
 		return nil, nil, verdict("file %s: %v", s.files[i].Path, err)
 	}
-	return h, release, nil
+	return h, taken, nil
 }
