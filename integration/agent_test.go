@@ -213,7 +213,7 @@ func TestAPythonJobOutlivesItsAgent(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(iter, "mp_rank_00"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(iter, "mp_rank_00", "model_optim_rng.pt"), []byte("weights"), 0o600))
 	for _, args := range [][]string{{"mkdir", "moraine:///megatron"}, {"cp", "-r", iter, "moraine:///megatron/iter_0000005"},
-		{"ckpt", "adopt", "moraine:///megatron/iter_0000005", "--run", "moraine:///runs/adopted", "--step", "5", "--format", "megatron"}} {
+		{"ckpt", "adopt", "moraine:///megatron/iter_0000005", "--run", "moraine:///runs/adopted", "--step", "5", "--format", "megatron", "--complete"}} {
 		out, code := a.run(args...)
 		require.Equal(t, 0, code, out)
 	}
