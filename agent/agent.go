@@ -88,6 +88,7 @@ type Agent struct {
 	pace     *pace
 	shared   *readonce.Reads
 	source   source
+	frames   *frames
 	listener *net.UnixListener
 	lock     *os.File
 
@@ -140,6 +141,7 @@ func New(cfg Config, deps Deps) (a *Agent, err error) {
 	a.figures = runFigures{metrics: a.metrics, of: map[runOf]*agentproto.RunStatus{}, follows: map[runOf]*following{},
 		isOpen: func(of runOf) bool { return isOpen(a.runs, of) }, closed: map[runOf]uint64{}}
 	a.shared = readonce.New(sharedBytes)
+	a.frames = newFrames()
 	a.pace = newPace(cfg.FlushRate, a.metrics)
 	if a.deps.Saves == nil {
 		a.deps.Saves = ckpt.NewMetrics(nil)

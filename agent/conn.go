@@ -41,6 +41,7 @@ type conn struct {
 	restore           restorer
 	reads             []*slot // that the trainer may have mapped
 	files             files
+	frame             int64 // bytes of the request in agent.frames
 }
 
 // accept serves connections until the listener is closed.
@@ -80,14 +81,7 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 	}()
 	for {
 		var req agentproto.Request
-		most := uint32(agentproto.MaxFrame)
-		if !c.greeted {
-			most = maxHello
-		}
-		files, err := c.c.ReceiveAtMost(&req, most)
-		for _, f := range files {
-			_ = f.Close() // a trainer has none to give
-		}
+		err := c.receive(&req)
 		var reply *agentproto.Reply
 		var file *os.File
 		switch {
@@ -139,6 +133,7 @@ func (c *conn) untilHangup(ctx context.Context) (_ context.Context, stop func())
 
 // send sends a reply. A file that is not a slot's own is closed after it.
 func (c *conn) send(reply *agentproto.Reply, file *os.File) error {
+	c.endFrame()
 	if file == nil {
 		return c.c.Send(reply)
 	}
@@ -150,6 +145,7 @@ func (c *conn) send(reply *agentproto.Reply, file *os.File) error {
 
 // end ends what lives only as long as the connection.
 func (c *conn) end() {
+	c.endFrame()
 	if c.filling != nil {
 		c.a.abandon(c.filling, errors.New("the trainer ended before it sealed its part"))
 	}

@@ -25,6 +25,16 @@ func (a *Agent) PartsWithSums() (count int) {
 	return count
 }
 
+// FrameMemory is frameMemory, for tests.
+const FrameMemory = frameMemory
+
+// FramesOf returns the bytes of large frames of a user.
+func (a *Agent) FramesOf(uid uint32) int64 {
+	a.frames.mu.Lock()
+	defer a.frames.mu.Unlock()
+	return a.frames.users[uid]
+}
+
 // Standstill lets copies go before writes.
 type Standstill = standstill
 

@@ -2,12 +2,15 @@ package agentproto_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -128,6 +131,43 @@ func TestDescriptorsTravel(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, files)
 	require.NoError(t, f.Close())
+}
+
+// TestFramesWithinBounds: a receiver counts what a frame would become before it decodes it, and does not wait for the
+// rest of one without end.
+func TestFramesWithinBounds(t *testing.T) {
+	c, b := pair(t)
+	send := func(body string) {
+		_, err := c.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body...))
+		require.NoError(t, err)
+	}
+	for body, entries := range map[string]int{
+		`{"seal":{"step":1,"tensors":[{"name":"a","shape":[1,2,3,4]},{"name":",,[[\\\"[,","shape":[5]}],"blobs":[{"name":"b"}]}}`: 3,
+		`{"seal":{"tensors":[0,0,[0,0],{}]}}`:         4,
+		`{"seal":{"tensors":[[],[]],"tensors":[{}]}}`: 3,
+		`{"seal":{}}`: 0,
+	} {
+		for _, most := range []int{max(entries, 1), entries - 1} {
+			if most <= 0 {
+				continue // no bound
+			}
+			send(body)
+			var admitted uint32
+			_, err := b.ReceiveWithin(new(agentproto.Request), agentproto.FrameBounds{Bytes: 1000, Entries: most,
+				Admit: func(n uint32) error { admitted = n; return nil }})
+			require.Equal(t, uint32(len(body)), admitted)
+			if most < entries {
+				require.ErrorIs(t, err, moraine.InvalidArgument)
+				require.ErrorContains(t, err, fmt.Sprintf("%d entries; %d at most", entries, most))
+			} else if err != nil {
+				require.NotContains(t, err.Error(), "at most", body)
+			}
+		}
+	}
+	_, err := c.Write([]byte{1})
+	require.NoError(t, err)
+	_, err = b.ReceiveWithin(new(agentproto.Request), agentproto.FrameBounds{Bytes: 1000, Patience: time.Millisecond})
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // pair returns the two ends of a connection.

@@ -145,11 +145,11 @@ func (c *Conn) Send(msg any, files ...*os.File) error {
 // the caller closes; none if it fails. It fails with InvalidArgument if a whole frame is no such
 // message: the next frame can then be received.
 func (c *Conn) Receive(msg any) (files []*os.File, err error) {
-	return c.ReceiveAtMost(msg, MaxFrame)
+	return c.ReceiveWithin(msg, FrameBounds{Bytes: MaxFrame})
 }
 
-// ReceiveAtMost is Receive of a frame of at most the given bytes: a longer one is an error.
-func (c *Conn) ReceiveAtMost(msg any, most uint32) (files []*os.File, err error) {
+// ReceiveWithin is Receive of a frame within bounds: one beyond them is an error.
+func (c *Conn) ReceiveWithin(msg any, most FrameBounds) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -168,18 +168,28 @@ func (c *Conn) ReceiveAtMost(msg any, most uint32) (files []*os.File, err error)
 	if files, err = parseRights(oob[:oobn]); err != nil {
 		return files, err
 	}
+	if most.Patience > 0 {
+		_ = c.c.SetReadDeadline(time.Now().Add(most.Patience)) // it fails if the connection is closed, as the read does
+		defer func() { _ = c.c.SetReadDeadline(time.Time{}) }()
+	}
 	if _, err := io.ReadFull(c.c, head[n:]); err != nil {
 		return files, err
 	}
 	size := binary.LittleEndian.Uint32(head[:])
-	if size > most {
-		return files, fmt.Errorf("a frame of %d bytes; %d at most", size, most)
+	if size > most.Bytes {
+		return files, fmt.Errorf("a frame of %d bytes; %d at most", size, most.Bytes)
+	}
+	if err := most.admit(c.c, size); err != nil {
+		return files, err
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(c.c, body); err != nil {
 		return files, err
 	}
-	if err := json.Unmarshal(body, msg); err != nil {
+	if err = most.check(body); err == nil {
+		err = json.Unmarshal(body, msg)
+	}
+	if err != nil {
 		return files, &moraine.Error{Op: "agent", Kind: moraine.InvalidArgument, Err: err}
 	}
 	return files, nil
