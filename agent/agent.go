@@ -89,6 +89,7 @@ type Agent struct {
 	shared   *readonce.Reads
 	source   source
 	frames   *frames
+	connLog  connLog
 	listener *net.UnixListener
 	lock     *os.File
 

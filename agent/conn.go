@@ -93,7 +93,7 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 			reply = &agentproto.Reply{Error: agentproto.ErrorOf(err)}
 		default:
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				a.log.Info("connection ended", "uid", uid, "err", err)
+				c.broken(err)
 			}
 			return
 		}
@@ -105,7 +105,7 @@ func (a *Agent) serve(uc *net.UnixConn, uid uint32) {
 			err = c.send(&agentproto.Reply{Error: agentproto.ErrorOf(err)}, nil)
 		}
 		if err != nil {
-			a.log.Info("connection ended", "uid", uid, "err", err)
+			c.broken(err)
 			return
 		}
 	}

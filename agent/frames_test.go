@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -71,4 +73,18 @@ func TestOnlySealsAndFetchesAreLarge(t *testing.T) {
 	require.ErrorContains(t, err, "200001 entries; 200000 at most")
 	require.NoError(t, p.seal(1, 1<<20))
 	require.Zero(t, n.a.FramesOf(0))
+}
+
+// TestNobodyFloodsTheLog: of the broken connections of a user the log has one line a minute, and the metric all.
+func TestNobodyFloodsTheLog(t *testing.T) {
+	n := newNode(t, 64<<20)
+	var lines bytes.Buffer
+	n.log, n.metrics = slog.New(slog.NewTextHandler(&lines, nil)), agent.NewMetrics(nil)
+	n.start(0)
+	for range 20 {
+		n.half(agentproto.MaxFrame + 1)
+	}
+	n.eventually(func() bool { return count(t, n.metrics.BrokenConns) == 20 })
+	require.NoError(t, n.stop())
+	require.Equal(t, 1, strings.Count(lines.String(), "connection ended"), lines.String())
 }

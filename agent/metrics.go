@@ -15,6 +15,7 @@ type Metrics struct {
 	Memory        prometheus.Gauge       // bytes of slots
 	RestoredBytes *prometheus.CounterVec // by source: cluster, or node
 	BadRanges     *prometheus.CounterVec // by level
+	BrokenConns   prometheus.Counter     // that ended by an error
 	// FlushedBytes are those of parts that were given to the cluster; PacedSeconds is how long writes
 	// waited for Config.FlushRate.
 	FlushedBytes, PacedSeconds prometheus.Counter
@@ -52,6 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Recovered:         f.Counter("recovered_parts_total", "Sealed parts that an agent found from the one before it."),
 		RestoredBytes:     f.Counters("restored_bytes_total", "Bytes that trainers fetched, by source: the cluster, or the memory of the node.", "source"),
 		BadRanges:         f.Counters("bad_ranges_total", "Ranges that fetches found corrupt or lost at a level, by level.", "level"),
+		BrokenConns:       f.Counter("broken_connections_total", "Connections of trainers that ended by an error."),
 		FlushedBytes:      f.Counter("flushed_bytes_total", "Bytes of parts that the agent has given to the cluster, again for each retry."),
 		SharedBytes:       f.Counter("shared_bytes_total", "Bytes of parts that the agent has not given to the cluster: another rank of the step stores the same."),
 		ClaimsFailed:      f.Counter("claims_failed_total", "Parts that found out nothing about ranks of other nodes: they store what both have in common again."),
