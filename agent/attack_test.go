@@ -41,7 +41,7 @@ func TestALongReasonIsCut(t *testing.T) {
 	n.start(time.Minute)
 	p := n.peer(runPath, "one", 1)
 	require.NoError(t, p.begin(1, 1<<20))
-	require.NoError(t, p.ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 1, Reason: "why: " + strings.Repeat("\u00e9", 4<<20)}}))
+	require.NoError(t, p.ask(&agentproto.Request{Abort: &agentproto.Abort{Step: 1, Reason: "why: " + strings.Repeat("\u00e9", 16<<10)}}))
 	reply, err := agentproto.Ask(t.Context(), n.socket(), &agentproto.Request{Status: &agentproto.Status{}})
 	require.NoError(t, err)
 	require.Len(t, reply.Status.Parts, 1)
