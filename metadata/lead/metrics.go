@@ -92,7 +92,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Outlived:          f.Counter("outlived_total", "Times that a server or a chunkserver reported a later incarnation of the metadata than this server's."),
 		Leaderships:       f.Counter("leaderships_total", "How often this server began to lead."),
 		Ticks:             f.Counter("ticks_total", "Steps of cluster time."),
-		ClockGaps:         f.Counter("clock_gaps_total", "Ticks so late that the leader renewed every session and host for a full term."),
+		ClockGaps:         f.Counter("clock_gaps_total", "Times the process of the leader did nothing for two seconds, so that the leader renewed every session and host for a full term."),
 		CatchUps:          f.Counter("catch_ups_total", "Times that the leader read the state again because the answer to an entry was lost."),
 		Sessions:          f.Gauge("sessions", "Live sessions."),
 		Expired:           f.Counter("sessions_expired_total", "Sessions ended because they were not renewed."),
