@@ -204,7 +204,7 @@ func unsafe(left, failed, below []agentproto.Part) error {
 		why = fmt.Errorf("%d parts are in this node's memory only (first: %s step %d, rank %d): start the agent again to go on with them",
 			len(left), left[0].Run, left[0].Step, left[0].Rank)
 	case len(failed) > 0:
-		why = fmt.Errorf("%d parts failed while the agent ended (first: %s step %d, rank %d: %s): their steps are not saved; an earlier one is the newest",
+		why = fmt.Errorf("%d parts failed while the agent ended (first: %s step %d, rank %d: %s): their steps are not saved, an earlier one is the newest: moraine ckpt ls RUN --all says why",
 			len(failed), failed[0].Run, failed[0].Step, failed[0].Rank, failed[0].Error)
 	case len(below) > 0:
 		why = fmt.Errorf("the newest steps of %d ranks are only in the memory of the cluster (first: %s step %d, rank %d): moraine ckpt wait --level nvme brings them to its devices",

@@ -75,10 +75,19 @@ func (f forgotten) step(ctx context.Context, op string) (ckpt.StepInfo, error) {
 	if err != nil {
 		return info, f.unless(err, op)
 	}
-	if info.State == ckpt.StepOpen && slices.Contains(info.Missing, f.key.rank) {
+	if info.State == ckpt.StepOpen && f.mayBeMissing(&info) {
 		return info, f.notKnown(op)
 	}
 	return info, nil
+}
+
+// mayBeMissing reports whether an open step waits for the rank, or has too many missing ranks to list it.
+func (f forgotten) mayBeMissing(info *ckpt.StepInfo) bool {
+	if slices.Contains(info.Missing, f.key.rank) {
+		return true
+	}
+	cut := uint32(len(info.Missing)) < info.World-info.Sealed
+	return cut && (len(info.Missing) == 0 || f.key.rank > slices.Max(info.Missing))
 }
 
 // unless returns err, or notKnown if the cluster does not know the step.

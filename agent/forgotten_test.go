@@ -103,7 +103,7 @@ func TestAnAdoptedStepHasNoTensors(t *testing.T) {
 	require.NoError(t, p.ask(&agentproto.Request{Resolve: &agentproto.Resolve{}}))
 	err = p.ask(&agentproto.Request{Tensors: &agentproto.Tensors{}})
 	require.ErrorIs(t, err, moraine.Unimplemented)
-	require.ErrorContains(t, err, "step 7 is adopted from files")
+	require.ErrorContains(t, err, "the step is adopted from files")
 	err = p.ask(&agentproto.Request{Fetch: &agentproto.Fetch{Bytes: 4096, Slices: []agentproto.Slice{{Name: "w", Shape: []int64{1}, Offset: []int64{0}, Bytes: 1}}}})
 	require.ErrorIs(t, err, moraine.Unimplemented)
 }

@@ -43,28 +43,33 @@ func newFrames() *frames {
 
 // take waits until a user may have n bytes, which give returns.
 func (f *frames) take(ctx context.Context, uid uint32, n int64) error {
-	for {
-		f.mu.Lock()
-		if f.users[uid]+n <= frameMemory-f.used-n {
-			f.used += n
-			f.users[uid] += n
-			f.mu.Unlock()
-			return nil
-		}
-		changed := f.changed
-		f.mu.Unlock()
-		err := f.wait.Wait(ctx, func(ctx context.Context) error {
+	changed := f.tryTake(uid, n)
+	if changed == nil {
+		return nil
+	}
+	return f.wait.Wait(ctx, func(ctx context.Context) error {
+		for changed != nil {
 			select {
 			case <-changed:
-				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		})
-		if err != nil {
-			return err
+			changed = f.tryTake(uid, n)
 		}
+		return nil
+	})
+}
+
+// tryTake takes n bytes and returns nil, or returns what is closed once there may be room.
+func (f *frames) tryTake(uid uint32, n int64) (changed chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users[uid]+n > frameMemory-f.used-n {
+		return f.changed
 	}
+	f.used += n
+	f.users[uid] += n
+	return nil
 }
 
 func (f *frames) give(uid uint32, n int64) {

@@ -233,7 +233,7 @@ func (p *pool) noRoom(w want, n int64) error {
 }
 
 // saves reports whether the slot is for a part.
-func (w want) saves() bool { return w.op == "agent.Begin" }
+func (w want) saves() bool { return w.op == "agent.Begin" || w.op == "agent.Open" }
 
 // writesFile reports whether the slot is for a file that is written.
 func (w want) writesFile() bool { return w.op == "agent.Create" }

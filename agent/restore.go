@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -170,19 +169,12 @@ func (c *conn) tensors(ctx context.Context, req *agentproto.Tensors) (*agentprot
 		return nil, err
 	}
 	if len(reply.Tensors) == 0 && req.After == "" {
-		return reply, adoptedFiles(c.restore.k)
+		// A reader would take a step whose tensors only a framework knows for an empty one.
+		if _, err := c.restore.k.Tensor(ctx, ""); errors.Is(err, moraine.Unimplemented) {
+			return nil, err
+		}
 	}
 	return reply, nil
-}
-
-// adoptedFiles says why a step has no tensors, if it was made of files that do not tell any. A reader
-// would take it for an empty step.
-func adoptedFiles(k *ckpt.Checkpoint) error {
-	if !slices.ContainsFunc(k.Files(), func(f ckpt.FileInfo) bool { return f.Kind == ckpt.AdoptedFile }) {
-		return nil
-	}
-	return &moraine.Error{Op: "agent.Tensors", Kind: moraine.Unimplemented, Err: fmt.Errorf(
-		"step %d is adopted from files, and only the framework knows its tensors: use `moraine ckpt restore`, or FileSystemReader on a mount", k.Info.Step)}
 }
 
 // fetch reads into a slot of its own. It does not wait for memory that saves use: it fails with

@@ -129,7 +129,7 @@ func (p pusher) rise(ctx context.Context) []agentproto.Part {
 			case err != nil:
 				a.log.Warn("step not at its level", "level", p.level, "run", q.key.path, "step", q.key.step, "rank", q.key.rank, "err", err)
 				d := q.describe()
-				d.Error = err.Error()
+				d.Error = clip(err.Error(), maxPartError)
 				failed = append(failed, d)
 			default:
 				q.info = info

@@ -35,7 +35,7 @@ func (p *pool) make(w want, n int64) (s *slot, err error) {
 		return nil, err
 	}
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, n); err != nil {
-		err = &moraine.Error{Op: "agent.Begin", Kind: moraine.NoSpace, Err: fmt.Errorf(
+		err = &moraine.Error{Op: w.op, Kind: moraine.NoSpace, Err: fmt.Errorf(
 			"the tmpfs of %s has no %d bytes more (%w): mount it with a size of at least --arena-memory, or end processes that keep what they have read", p.dir, n, err)}
 		return nil, errors.Join(err, f.Close(), os.Remove(path))
 	}

@@ -140,9 +140,9 @@ func (s *adoptedStep) header(ctx context.Context, i int, budget *headerBudget) (
 	if err := r.ReadRange(ctx, first, 0); err != nil {
 		return nil, nil, err
 	}
-	n, err := safetensors.HeaderLen(first)
-	if err != nil || n > r.Size() {
-		return nil, nil, named(verdict("no safetensors header: %v", err), s.files[i].Path)
+	n, err := headerLen(r, first)
+	if err != nil {
+		return nil, nil, named(err, s.files[i].Path)
 	}
 	taken, err := budget.take(ctx, n)
 	if err != nil {

@@ -178,19 +178,13 @@ func (s *adoptedStep) checkShards(listed map[string][]string) error {
 	return nil
 }
 
-// Files of the Trainer of transformers. It writes its state last, after the model and the optimizer. Who saves only
-// the model writes no optimizer.
-const (
-	trainerArgs, trainerOptimizer = "training_args.bin", "optimizer.pt"
-	trainerState                  = "trainer_state.json"
-)
-
-// checkTrainer fails if the state of a Trainer is missing, but the optimizer is there.
+// checkTrainer fails if the state of a Trainer is missing, but the optimizer is there. It asks for less than a
+// policy (adopted.IsTrainers): a user who adopts by hand may have renamed the directory, or have no state to keep.
 func (s *adoptedStep) checkTrainer() error {
-	_, args := s.at[trainerArgs]
-	_, optimizer := s.at[trainerOptimizer]
-	if _, state := s.at[trainerState]; args && optimizer && !state {
-		return verdict("there is no %s, which the Trainer writes after %s: the checkpoint is not complete", trainerState, trainerOptimizer)
+	_, args := s.at[adopted.TrainerArgs]
+	_, optimizer := s.at[adopted.TrainerOptimizer]
+	if _, state := s.at[adopted.TrainerState]; args && optimizer && !state {
+		return verdict("there is no %s, which the Trainer writes after %s: the checkpoint is not complete", adopted.TrainerState, adopted.TrainerOptimizer)
 	}
 	return nil
 }

@@ -159,9 +159,9 @@ func readHeader(ctx context.Context, r fileReader, buf []byte, guess int64) ([]b
 	if err := r.ReadRange(ctx, b, 0); err != nil {
 		return nil, err
 	}
-	n, err := safetensors.HeaderLen(b)
-	if err != nil || n > r.Size() {
-		return nil, verdict("no safetensors header: %v", err)
+	n, err := headerLen(r, b)
+	if err != nil {
+		return nil, err
 	}
 	if have := int64(len(b)); n > have {
 		first := b
@@ -172,6 +172,18 @@ func readHeader(ctx context.Context, r fileReader, buf []byte, guess int64) ([]b
 		}
 	}
 	return b[:n], nil
+}
+
+// headerLen returns how long the header of a safetensors file is, by its first bytes.
+func headerLen(r fileReader, first []byte) (int64, error) {
+	n, err := safetensors.HeaderLen(first)
+	switch {
+	case err != nil:
+		return 0, verdict("no safetensors header: %v", err)
+	case n > r.Size():
+		return 0, verdict("the file is cut short: it has %d bytes, and its header alone %d", r.Size(), n)
+	}
+	return n, nil
 }
 
 // sized returns n bytes, of buf if it has room.

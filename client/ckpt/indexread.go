@@ -254,13 +254,21 @@ func tensorWith(ctx context.Context, k *Checkpoint, name string, get func(*readB
 
 // noTensor is the error of a tensor that the index does not have.
 func noTensor(k *Checkpoint, name string) error {
-	e := &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
-	files := k.top.files
-	if slices.ContainsFunc(files, func(f FileInfo) bool { return f.Kind == AdoptedFile }) && !slices.ContainsFunc(files, func(f FileInfo) bool { return f.hasTensors() }) {
-		e.Kind, e.Err = moraine.Unimplemented, errors.New(
-			"the step is adopted from files, and only the framework knows its tensors: use `moraine ckpt restore`, or the framework's reader on a mount")
+	if err := tensorsUnknown(k); err != nil {
+		return err
 	}
-	return e
+	return &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
+}
+
+// tensorsUnknown returns Unimplemented if only the framework that wrote the files of an adopted step knows
+// its tensors. A reader would take it for an empty step.
+func tensorsUnknown(k *Checkpoint) error {
+	files := k.top.files
+	if slices.ContainsFunc(files, func(f FileInfo) bool { return f.hasTensors() }) || !slices.ContainsFunc(files, func(f FileInfo) bool { return f.Kind == AdoptedFile }) {
+		return nil
+	}
+	return &moraine.Error{Op: "ckpt.Tensor", Ref: k.Info.ref(), Kind: moraine.Unimplemented, Err: errors.New(
+		"the step is adopted from files, and only the framework knows its tensors: use `moraine ckpt restore`, or the framework's reader on a mount")}
 }
 
 // IndexBytes returns how many bytes of the checkpoint's index have been read through k, and how many

@@ -34,8 +34,11 @@ func CompletesDirectory(name string) bool {
 	return name == DCPMetadata || name == MegatronTracker || name == HFIndex || name == TrainerState
 }
 
-// trainerFiles are what the Trainer writes between the model and TrainerState.
-var trainerFiles = []string{"training_args.bin", "optimizer.pt"}
+// What the Trainer writes between the model and TrainerState. Who saves only the model writes no optimizer.
+const (
+	TrainerArgs      = "training_args.bin"
+	TrainerOptimizer = "optimizer.pt"
+)
 
 // trainerDir is how the Trainer names the directory of a step, before its number.
 const trainerDir = "checkpoint-"
@@ -46,7 +49,7 @@ func IsTrainers(dir string, has func(name string) (bool, error)) (bool, error) {
 	if name := strings.TrimRight(dir, "0123456789"); name != dir && strings.HasSuffix(name, trainerDir) {
 		return true, nil
 	}
-	for _, file := range trainerFiles {
+	for _, file := range []string{TrainerArgs, TrainerOptimizer} {
 		if ok, err := has(file); ok || err != nil {
 			return ok, err
 		}

@@ -42,6 +42,7 @@ class Buffers(Mapping[str, np.ndarray]):
                 self._part.describe(name, dtype, shape, at, count, entry)
         except BaseException as err:
             self._part.abort(err)
+            self._part._conn.close()
             raise
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -66,7 +67,7 @@ class Buffers(Mapping[str, np.ndarray]):
         if self._ended:
             raise errors.InvalidArgument(f"step {self._part.step} is sealed already")
         for name, data in (blobs or {}).items():
-            self._part.add_blob(name, data)
+            self._part.add_blob(name, data, packed=True)  # blob_bytes is the length of all
         for array in self._arrays.values():
             array.flags.writeable = False
         save = self._part.seal()

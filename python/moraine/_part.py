@@ -47,12 +47,14 @@ class Part:
         """How many bytes can still be placed."""
         return len(self.mem) - self._end
 
-    def place(self, size: int) -> int:
-        """Take `size` bytes of the memory. Return where they begin."""
+    def place(self, size: int, packed: bool = False) -> int:
+        """Take `size` bytes of the memory, and what is left to the next aligned place unless `packed`. Return where
+        they begin.
+        """
         at = self._end
         if size > len(self.mem) - at:
             raise errors.TooLarge(f"step {self.step}: {size} bytes more than the {len(self.mem)} that were asked for")
-        self._end = min(aligned(at + size), len(self.mem))
+        self._end = at + size if packed else min(aligned(at + size), len(self.mem))
         return at
 
     def add_tensor(self, name: str, value: Any, whole: tuple[list[int], list[int]] | None = None, at: int | None = None) -> None:
@@ -74,9 +76,9 @@ class Part:
             entry |= {"global": whole[0], "offset": whole[1]}
         self._tensors.append(entry)
 
-    def add_blob(self, name: str, data: bytes | memoryview) -> None:
-        """Copy bytes that are no tensor into the part."""
-        at = self.place(len(data))
+    def add_blob(self, name: str, data: bytes | memoryview, packed: bool = False) -> None:
+        """Copy bytes that are no tensor into the part. See `place`."""
+        at = self.place(len(data), packed)
         self.mem[at : at + len(data)] = data
         self._blobs.append({"name": name, "at": at, "bytes": len(data)})
 
@@ -143,7 +145,7 @@ class Save:
             try:
                 conn = _agent.Connection(self._run._socket)
                 if op == "wait" and left is not None:
-                    fields["timeout_ms"] = max(_agent.millis("timeout", left), 1)
+                    fields["timeout_ms"] = _agent.millis("timeout", left)
                 return conn.request(op, run=self._run.path, rank=self._run.rank, attempt=self._run.attempt, step=self.step, **fields)
             except errors.Unavailable as err:
                 if conn is not None and not conn.closed:
@@ -154,7 +156,7 @@ class Save:
                     log.warning("%s: step %d: the request is made again until an agent answers: %s", self._run.path, self.step, err)
                 warned = True
                 time.sleep(_REDIAL)
-                left = None if until is None else until - time.monotonic()
+                left = None if until is None else max(until - time.monotonic(), 0)
             finally:
                 if conn is not None:
                     conn.close()

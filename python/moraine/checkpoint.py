@@ -220,8 +220,12 @@ class Run:
             self._opened._scratch = None  # the agent takes the memory back; a mapping would keep its pages
         if apart:
             conn, attempt = self._connect()
-            self._check_attempt(conn, attempt)
-            reply, fds = conn.request_fds("begin", **fields)
+            try:
+                self._check_attempt(conn, attempt)
+                reply, fds = conn.request_fds("begin", **fields)
+            except BaseException:
+                conn.close()
+                raise
         else:
             reply, fds = self._request_fds("begin", **fields)
             conn = self._conn
@@ -237,6 +241,8 @@ class Run:
             self._failures.note(reply.get("failed", []))
         except BaseException as err:
             part.abort(err)
+            if apart:
+                conn.close()
             raise
         return part
 

@@ -1,6 +1,7 @@
 // Package adopt makes directories that a framework wrote steps of a run. One path through it: Dir compares
-// the files with the one that is written last (last.go), and asks the service for a job -> the leader clones the files into an unfinished step, and a mover checks that
-// they are a whole checkpoint (package ckpt) -> Dir returns the committed step.
+// the files with the one that is written last (last.go), and asks the service for a job -> the leader
+// clones the files into an unfinished step, and a mover checks that they are a whole checkpoint
+// (package ckpt) -> Dir returns the committed step.
 package adopt
 
 import (

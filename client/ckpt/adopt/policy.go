@@ -29,8 +29,8 @@ func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f For
 	case !ok && f != "":
 		return invalid("format %q: it must be dcp, megatron, hf or never", f)
 	}
-	if quiet < 0 || quiet > 0 && !ok {
-		return invalid("%v without changes: it goes with dcp, megatron or hf, and is above 0", quiet)
+	if quiet < 0 || quiet > 0 && (!ok || quiet < time.Millisecond) {
+		return invalid("%v without changes: it goes with dcp, megatron or hf, and is 1ms or more", quiet)
 	}
 	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: uint64(dir)}}})
 	if err != nil {

@@ -146,6 +146,8 @@ func TestFramesWithinBounds(t *testing.T) {
 		`{"seal":{"tensors":[0,0,[0,0],{}]}}`:         4,
 		`{"seal":{"tensors":[[],[]],"tensors":[{}]}}`: 3,
 		`{"seal":{}}`: 0,
+		`]]{`:         0, // no JSON
+		`}}}[[,`:      0,
 	} {
 		for _, most := range []int{max(entries, 1), entries - 1} {
 			if most <= 0 {
@@ -189,10 +191,11 @@ func pair(t *testing.T) (*net.UnixConn, *agentproto.Conn) {
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, '{', '}'})
 	f.Add([]byte{255, 255, 255, 255})
+	f.Add([]byte("\x03\x00\x00\x00]]{"))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		a, b := pair(t)
 		go func() { _, _ = a.Write(p); _ = a.CloseWrite() }()
 		var req agentproto.Request
-		_, _ = b.Receive(&req)
+		_, _ = b.ReceiveWithin(&req, agentproto.FrameBounds{Bytes: 1 << 20, Entries: 10})
 	})
 }

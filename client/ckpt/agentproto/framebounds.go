@@ -67,7 +67,9 @@ func entriesOf(body []byte) (n int) {
 				n++
 			}
 		case c == ']' || c == '}':
-			depth--
+			if depth--; depth < 0 {
+				return n // no JSON
+			}
 		case c == ',' && inList():
 			n++
 		}

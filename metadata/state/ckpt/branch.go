@@ -218,13 +218,10 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := ownStep(&t.View, r.Id, r.Attempt)
 	switch {
-	case err != nil:
-		return nil, err
-	case own != nil:
-		return nil, kvtx.Fail(moraine.Conflict, "resolve step", own.Id.String(), "launch %q has committed step %d since it began: if the job was started again, this launch name was used before, so name the new launch (MORAINE_LAUNCH); "+
-			"otherwise open the step without making it the parent", a.Launch, own.Id.Step)
+	case a.Saved:
+		return nil, kvtx.Fail(moraine.Conflict, "resolve step", record.StepID{Run: r.Id, Attempt: a.Number, Step: a.SavedStep}.String(), "launch %q has committed step %d since it began: if the job was started again, this launch name was used before, so name the new launch (MORAINE_LAUNCH); "+
+			"otherwise open the step without making it the parent", a.Launch, a.SavedStep)
 	case a.Resolved:
 		return resolvedBefore(t, r, a, op)
 	}
@@ -253,23 +250,6 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 		return kvtx.Refuse(noStep(&t.View, r, op)), nil // this answer is fixed: the attempt starts from nothing
 	}
 	return stepReply(s), nil
-}
-
-// ownStep returns the newest step that ranks of an attempt have committed, whatever became of it since; nil if
-// there is none. Jobs adopt files in the name of the present attempt, and say nothing of its ranks.
-func ownStep(v *kvtx.View, run moraine.RunID, attempt uint32) (*record.Step, error) {
-	var own *record.Step
-	prefix := record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(run)), attempt)
-	err := v.Each(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) (bool, error) {
-		id := StepOfKey(key)
-		id.Step = ^id.Step
-		s, err := tree.MustStep(v, id)
-		if err == nil && !s.Adopted() {
-			own = s
-		}
-		return own == nil, err
-	})
-	return own, err
 }
 
 // resolvedBefore answers with the fixed parent.

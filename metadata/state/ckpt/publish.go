@@ -132,14 +132,29 @@ func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 		return err
 	}
 	if adopter != 0 {
-		if err := adoptedStepCommitted(t, adopter); err != nil {
-			return err
-		}
+		err = adoptedStepCommitted(t, adopter)
+	} else {
+		err = noteSaved(t, s.Id)
+	}
+	if err != nil {
+		return err
 	}
 	if err := refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}
 	return refreshLinks(t, r, runDir)
+}
+
+// noteSaved notes in an attempt that its ranks have committed a step. Jobs adopt files in the name of the
+// present attempt, and say nothing of its ranks.
+func noteSaved(t *kvtx.Tx, id record.StepID) error {
+	a, err := Attempt(&t.View, id.Run, id.Attempt)
+	if err != nil {
+		return err
+	}
+	a.Saved, a.SavedStep = true, id.Step
+	t.Put(t.K.Attempt(id.Run, id.Attempt), a.Encode())
+	return nil
 }
 
 // refreshLinks points `latest` and `latest-<level>` to the latest steps of the live branch.
@@ -171,16 +186,9 @@ func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 	if err != nil {
 		return err
 	}
-	for at := r.Attempt; s == nil && at > 0; at-- {
-		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
-		_, ok, err := t.Get(t.K.RunCommit(id))
-		if err != nil {
+	if s == nil {
+		if s, err = newestOf(&t.View, r, number, func(id record.StepID) (*record.Step, error) { return standing(&t.View, id, wanted{}) }); err != nil {
 			return err
-		}
-		if ok {
-			if s, err = standing(&t.View, id, wanted{}); err != nil {
-				return err
-			}
 		}
 	}
 	if s == nil { // a lost step is better than none: its link shows where the step was
@@ -194,12 +202,17 @@ func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 // newestPresent returns the step of that number from the latest attempt that has one, lost or not;
 // nil if there is none.
 func newestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
+	return newestOf(v, r, number, func(id record.StepID) (*record.Step, error) { return present(v, id) })
+}
+
+// newestOf returns the step of that number that look returns, of the latest attempt for which it returns one.
+func newestOf(v *kvtx.View, r *record.Run, number uint64, look func(record.StepID) (*record.Step, error)) (*record.Step, error) {
 	var found *record.Step
 	err := eachAttempt(v, r.Id, r.Attempt, func(at uint32) (bool, error) {
 		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
 		_, ok, err := v.R.Get(v.K.RunCommit(id))
 		if err == nil && ok {
-			found, err = present(v, id)
+			found, err = look(id)
 		}
 		return found == nil, err
 	})

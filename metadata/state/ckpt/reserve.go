@@ -21,7 +21,7 @@ const maxReserved = 1 << 50
 // reserve changes what a part that is not sealed has announced.
 func reserve(t *kvtx.Tx, s *record.Step, p *record.Part, bytes uint64) error {
 	if bytes > maxReserved {
-		return kvtx.Fail(moraine.TooLarge, "begin step", s.Id.String(), "the rank announces %d bytes, %d at most", bytes, uint64(maxReserved))
+		return kvtx.Fail(moraine.InvalidArgument, "begin step", s.Id.String(), "the rank announces %d bytes, %d at most", bytes, uint64(maxReserved))
 	}
 	if bytes == p.Reserved {
 		return nil

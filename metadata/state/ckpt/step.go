@@ -88,7 +88,7 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d is invalid: a step has 1 to %d ranks", op.GetRank(), op.GetWorld(), maxWorld)
 	}
 	if op.GetLevel() > uint32(moraine.Object) {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "level %d is unknown", op.GetLevel())
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "level %d is unknown: a part is accepted at memory or nvme", op.GetLevel())
 	}
 	if op.GetSealTimeoutMillis() > wire.MaxSealTimeoutMillis {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "a step may wait %d ms for the next seal at most, not %d", wire.MaxSealTimeoutMillis, op.GetSealTimeoutMillis())

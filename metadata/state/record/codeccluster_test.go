@@ -110,7 +110,7 @@ var clusterCodecs = []valueKind{
 	{"object-intent", (&ObjectIntent{Kind: wire.IntentKind_INTENT_KIND_UPLOAD, At: Place{"b", "p/f"}, Generation: 1<<56 | 4, UploadID: "u", Epoch: 2, Completing: true,
 		Etag: "abc-2", Size: 9, Crc: 7, Source: "p/g", Object: 1<<40 | 2}).Encode(), again(func() *ObjectIntent { return &ObjectIntent{} })},
 	{"run", (&Run{Attempt: 3, Committed: 17}).Encode(), again(func() *Run { return &Run{} })},
-	{"attempt", (&Attempt{Launch: "slurm-77-1", Job: "77", Restart: 1, Resolved: true, Parent: StepID{1<<40 | 9, 1, 10}, Stepped: 3, Before: 5}).Encode(), again(func() *Attempt { return &Attempt{} })},
+	{"attempt", (&Attempt{Launch: "slurm-77-1", Job: "77", Restart: 1, Resolved: true, Parent: StepID{1<<40 | 9, 1, 10}, Stepped: 3, Before: 5, Saved: true, SavedStep: 12}).Encode(), again(func() *Attempt { return &Attempt{} })},
 	{"open-step", (&Step{State: StepOpen, World: 4, Sealed: 1, Dir: 1<<40 | 30, Timeout: 60000, LastSeal: 5000, Bytes: 100, Level: moraine.NVMe, Protects: 2}).Encode(),
 		again(func() *Step { return &Step{} })},
 	{"aborted-step", (&Step{State: StepAborted, World: 4, Sealed: 2, Reason: "missing: ranks 1, 3", Missing: []uint32{1, 3}}).Encode(), again(func() *Step { return &Step{} })},

@@ -60,6 +60,9 @@ type Attempt struct {
 	// that has fixed its parent; 0 if none. A job that fails at each start makes attempts without steps:
 	// searches pass them over.
 	Stepped, Before uint32
+	// Saved says whether its ranks have committed a step, and SavedStep the number of the last one.
+	Saved     bool
+	SavedStep uint64
 }
 
 // Encode returns the stored value.
@@ -77,5 +80,7 @@ func (a *Attempt) fields(c *codec) *codec {
 	a.Parent.fields(c)
 	uvarint(c, &a.Stepped)
 	uvarint(c, &a.Before)
+	c.bool(&a.Saved)
+	uvarint(c, &a.SavedStep)
 	return c
 }

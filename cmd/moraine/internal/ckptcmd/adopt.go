@@ -46,8 +46,8 @@ directory above, and the digits at the end of the directory's name are the step.
 			}
 			one := cmd.Flags().Changed("run") || cmd.Flags().Changed("step") || cmd.Flags().Changed("format") || cmd.Flags().Changed("complete")
 			switch {
-			case cmd.Flags().Changed("quiet") && (!cmd.Flags().Changed("always") || always == string(adopt.Never) || always == inherit || quiet <= 0):
-				return cli.UsageError("--quiet is a time above 0, and goes with --always dcp, megatron or hf")
+			case cmd.Flags().Changed("quiet") && (!cmd.Flags().Changed("always") || always == string(adopt.Never) || always == inherit || quiet < time.Millisecond):
+				return cli.UsageError("--quiet is 1ms or more, and goes with --always dcp, megatron or hf")
 			case cmd.Flags().Changed("always") && one:
 				return cli.UsageError("--always sets what happens from now on: it cannot go with --run, --step, --format or --complete")
 			case cmd.Flags().Changed("always"):

@@ -43,7 +43,8 @@ and not before. It then replaces the file under its name. With --ack memory it a
 when its bytes are verified in the memory of the chunkservers. They write them to their
 devices at once; "moraine stat" shows when the bytes are there. A file that is copied out
 appears under its name when it is complete. The files that complete a checkpoint of a framework
-(.metadata, latest_checkpointed_iteration.txt, model.safetensors.index.json) are copied last.
+(.metadata, latest_checkpointed_iteration.txt, model.safetensors.index.json,
+trainer_state.json) are copied last.
 
 Within a cluster, -r clones a directory whose target does not exist yet. No byte moves,
 symbolic links stay links, and the clone appears when it is complete.`,
