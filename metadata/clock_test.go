@@ -1,6 +1,7 @@
 package metadata_test
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -55,12 +56,16 @@ func TestASlowTickHidesNoSilence(t *testing.T) {
 		nodes := c.fleet(6)
 		c.pass(2*time.Second, nodes...)
 		c.group.Fail(metadatatest.Faults{Slow: 3 * time.Second})
-		for range 60 {
-			for _, n := range nodes[:5] {
-				go n.beat()
-			}
-			time.Sleep(time.Second)
+		var beats sync.WaitGroup
+		for _, n := range nodes[:5] {
+			beats.Go(func() {
+				for range 20 { // each waits for a slow entry
+					n.beat()
+					time.Sleep(time.Second)
+				}
+			})
 		}
+		beats.Wait()
 		synctest.Wait()
 		c.group.Fail(metadatatest.Faults{})
 		for _, h := range c.topology().Hosts {
