@@ -91,6 +91,10 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases
 	if err := l.leases.ResolveSeen(ctx, &seen); err != nil {
 		return nil, err
 	}
+	// The changes are noted while their entries are applied, before the state shows them.
+	if err := l.Store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
 	var events []*wire.WatchEvent
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		w := watcher{machine: l.Machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
