@@ -7,12 +7,16 @@ import subprocess
 import sys
 
 PROGRAM = """
-import json, os, sys, uuid
+import json, os, sys, time, uuid
 from moraine.checkpoint import launch_from_env
 launch = launch_from_env()
-with open(os.path.join(sys.argv[1], uuid.uuid4().hex), "w") as f:
+path = os.path.join(sys.argv[1], uuid.uuid4().hex)
+with open(path + ".new", "w") as f:
     json.dump([launch.name, launch.job, launch.restart, os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]], f)
+os.rename(path + ".new", path)
 if "fail" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while sum(not name.endswith(".new") for name in os.listdir(sys.argv[1])) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.01)  # torchrun ends the other ranks at the first failure
     sys.exit(1)
 """
 
