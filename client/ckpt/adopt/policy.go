@@ -27,7 +27,7 @@ func SetPolicy(ctx context.Context, c *client.Client, dir moraine.InodeID, f For
 	case f == Never:
 		format = wire.CheckpointFormat_CHECKPOINT_FORMAT_NONE
 	case !ok && f != "":
-		return invalid("format %q: it must be dcp, megatron, hf or never", f)
+		return invalid("format %q: it must be dcp, megatron, hf, never, or empty to inherit", f)
 	}
 	if quiet < 0 || quiet > 0 && (!ok || quiet < time.Millisecond) {
 		return invalid("%v without changes: it goes with dcp, megatron or hf, and is 1ms or more", quiet)

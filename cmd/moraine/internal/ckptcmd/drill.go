@@ -40,7 +40,8 @@ func newCkptDrillCommand(env *cli.Env) *cobra.Command {
 		Short: "Restore the newest checkpoint of each level into memory, and measure it",
 		Long: `Read the newest good checkpoint of each level into memory, as a restore does, and verify every
 byte. The levels are memory, nvme and object. For each level the command prints how long the restore
-took, where the bytes came from, and what a crash now would lose if only that level survived it.
+took, where the bytes came from, and what a crash now would lose if only that level
+and safer ones survived it.
 
 The checkpoint of level object is read from the bucket, though devices have it, too. This needs a
 certificate that is not confined to a directory; with another one the bytes come from the nearest place, as

@@ -39,8 +39,9 @@ func newCkptWatchCommand(env *cli.Env) *cobra.Command {
 		Use:   "watch RUN",
 		Short: "Show the checkpoints of a run, live",
 		Long: `Show the newest steps of a run: their state and level, and for each level the newest good step
-and what a crash now would lose if only that level survived it. "lost steps" counts up to the
-newest step that a rank has begun to save, and "lost time" from the commit of the level's step.
+and what a crash now would lose if only that level and safer ones survived it. "lost steps" counts
+up to the newest step that a rank has begun to save, and "lost time" from the commit of the
+level's step.
 
 Of an open step it names the ranks that have not sealed, ten at most: first those that have not
 begun, then those that began last. It shows how long the others have waited: since the first rank
