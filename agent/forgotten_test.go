@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 )
 
-// TestAForgottenPart: an agent that does not know a part any more asks the cluster how its step ended. A part
+// TestAForgottenPart: an agent that no longer knows a part asks the cluster how its step ended. A part
 // that the cluster does not have either is not found.
 func TestAForgottenPart(t *testing.T) {
 	n := newNode(t, 64<<20)

@@ -16,7 +16,7 @@ import (
 // devices: the policy counts on hosts that live.
 
 // pusher brings the parts that want selects to a level. It has the parts that were sealed and in no committed step
-// at any time since watch: those that fail meanwhile are not safe, though nobody waits for them any more.
+// at any time since watch: those that fail meanwhile are not safe, though nobody waits for them then.
 type pusher struct {
 	a       *Agent
 	want    func(*part) bool

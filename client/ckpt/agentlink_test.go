@@ -65,14 +65,21 @@ func fakeAgent(t *testing.T, socket string) {
 	}()
 }
 
-// TestASlotThatCannotBeMappedDoesNotStopTheNextSave: the agent refuses a begin on a connection that has begun.
-func TestASlotThatCannotBeMappedDoesNotStopTheNextSave(t *testing.T) {
+// linkToFake returns a link to an agent of fakeAgent.
+func linkToFake(t *testing.T) *agentLink {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	fakeAgent(t, socket)
 	l, _, err := dialAgent(t.Context(), socket, agentproto.Open{Run: "/runs/a"})
 	require.NoError(t, err)
-	defer l.close()
-	_, _, err = l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
+	t.Cleanup(l.close)
+	return l
+}
+
+// TestASlotThatCannotBeMappedDoesNotStopTheNextSave: the agent refuses a begin on a connection that has begun.
+func TestASlotThatCannotBeMappedDoesNotStopTheNextSave(t *testing.T) {
+	l := linkToFake(t)
+	_, _, err := l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
 	require.ErrorIs(t, err, moraine.NoSpace)
 	mem, _, err := l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
 	require.NoError(t, err)
@@ -81,12 +88,8 @@ func TestASlotThatCannotBeMappedDoesNotStopTheNextSave(t *testing.T) {
 
 // TestMemoryOfAForgottenSlotIsUsable: a copy that is under way when the agent goes does no harm, and nobody gets it.
 func TestMemoryOfAForgottenSlotIsUsable(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
-	fakeAgent(t, socket)
-	l, _, err := dialAgent(t.Context(), socket, agentproto.Open{Run: "/runs/a"})
-	require.NoError(t, err)
-	defer l.close()
-	_, _, err = l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
+	l := linkToFake(t)
+	_, _, err := l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
 	require.Error(t, err)
 	first, _, err := l.begin(t.Context(), agentproto.Begin{Step: 1, Bytes: 1})
 	require.NoError(t, err)

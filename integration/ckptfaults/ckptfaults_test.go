@@ -80,7 +80,7 @@ func TestTheCheckerHasTeeth(t *testing.T) {
 		{"a restore that verifies nothing", mutant{unverified: true}, []string{"a bit flips in the arenas"}, "other bytes"},
 		{"latest moves before the commit", mutant{early: true}, []string{"nothing", "a rank stops"}, "no loadable checkpoint"},
 		{"Wait reports an aborted step", mutant{lies: true}, []string{"a trainer dies while it stages", "nothing"}, "is missing"},
-		{"each part is told to store what it claims", mutant{greedy: true}, []string{"an old launch has claimed"}, "copies of a tensor"},
+		{"each part stores what it claims", mutant{greedy: true}, []string{"an old launch has claimed"}, "copies of a tensor"},
 	} {
 		if !run() {
 			continue

@@ -36,7 +36,7 @@ type mutant struct {
 	unverified bool // restores read the slots of the agents and compare no sums
 	early      bool // ResolveStep names the newest step, committed or not
 	lies       bool // Wait succeeds though the step was aborted
-	greedy     bool // each part that claims slices is told to store them
+	greedy     bool // the answer to a claim says that the part that claims stores the slices
 }
 
 // world is the cluster, the training nodes, and the trainers of one schedule.
