@@ -136,7 +136,7 @@ func TestStepsBetweenIntervalsCostNoDeviceWrite(t *testing.T) {
 		s.step(30, moraine.NVMe)
 		s.step(31, moraine.Memory)
 		s.step(32, moraine.Memory)
-		require.Equal(t, ckpt.StepDeleted, s.info(23).State)
+		w.until("step 23 is removed", func() bool { return s.info(23).State == ckpt.StepDeleted })
 		w.files["/clone"] = contentOf(23)
 		w.readAll()
 	})
