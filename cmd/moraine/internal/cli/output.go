@@ -145,8 +145,15 @@ func (b *Bar) Finish(err error) {
 	} else {
 		b.tracker.MarkAsDone()
 	}
-	b.writer.Stop()
-	<-b.done
+	// Stop has no effect before Render has begun, in its goroutine. So it is repeated.
+	for {
+		b.writer.Stop()
+		select {
+		case <-b.done:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // Note prints a line for people, but not with --json.
