@@ -149,6 +149,8 @@ func entryOf(name string, attr client.Attr) fileproto.Entry {
 		e.Type, e.Bytes = fileproto.Directory, 0
 	case attr.IsSymlink():
 		e.Type, e.Bytes = fileproto.Link, 0
+	case attr.IsSpecial():
+		e.Type = fileproto.Other
 	}
 	return e
 }

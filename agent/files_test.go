@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt/agentproto"
 	"github.com/morainefs/moraine/client/ckpt/agentproto/fileproto"
 )
@@ -151,6 +152,10 @@ func TestABigDirectoryIsListedInPages(t *testing.T) {
 	}
 	_, err = c.Symlink(t.Context(), "e00", "/d/link")
 	require.NoError(t, err)
+	dir, err := c.Stat(t.Context(), "/d")
+	require.NoError(t, err)
+	_, err = c.Inodes().Mknod(t.Context(), dir.Inode(), "pipe", client.TypeFifo, 0, client.NodeOptions{Mode: 0o600})
+	require.NoError(t, err)
 	p := n.filePeer()
 	page := func(after string) []fileproto.Entry {
 		reply, _, err := p.ask(agentproto.Request{List: &fileproto.List{Path: "/d", After: after, Limit: 10}})
@@ -163,9 +168,10 @@ func TestABigDirectoryIsListedInPages(t *testing.T) {
 			got = append(got, e.Name)
 		}
 	}
-	require.Equal(t, append(want, "link"), got)
+	require.Equal(t, append(want, "link", "pipe"), got)
 	require.Equal(t, "e06", page("e05")[0].Name, "from any name on")
 	require.Equal(t, fileproto.Link, page("e24")[0].Type)
+	require.Equal(t, fileproto.Other, page("link")[0].Type)
 	_, _, err = p.ask(agentproto.Request{List: &fileproto.List{Path: "/nothing"}})
 	require.True(t, hasKind(err, moraine.NotFound))
 }

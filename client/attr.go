@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Attr is the attributes of a file, directory or symbolic link at one moment. It is one pointer,
+// Attr is the attributes of an inode at one moment. It is one pointer,
 // so programs pass it by value. It does not change, and its methods may be called concurrently.
 // The zero value describes nothing, and its Inode is 0.
 type Attr struct{ w *wire.Attr }
@@ -21,17 +21,23 @@ const (
 	TypeRegular
 	TypeDirectory
 	TypeSymlink
+	TypeFifo
+	TypeSocket
+	TypeCharDevice
+	TypeBlockDevice
 )
+
+// fileTypes are the types by their wire form.
+var fileTypes = [...]FileType{
+	wire.FileType_FILE_TYPE_REGULAR: TypeRegular, wire.FileType_FILE_TYPE_DIRECTORY: TypeDirectory,
+	wire.FileType_FILE_TYPE_SYMLINK: TypeSymlink, wire.FileType_FILE_TYPE_FIFO: TypeFifo, wire.FileType_FILE_TYPE_SOCKET: TypeSocket,
+	wire.FileType_FILE_TYPE_CHAR_DEVICE: TypeCharDevice, wire.FileType_FILE_TYPE_BLOCK_DEVICE: TypeBlockDevice,
+}
 
 // fileTypeOf converts a type from its wire form.
 func fileTypeOf(t wire.FileType) FileType {
-	switch t {
-	case wire.FileType_FILE_TYPE_REGULAR:
-		return TypeRegular
-	case wire.FileType_FILE_TYPE_DIRECTORY:
-		return TypeDirectory
-	case wire.FileType_FILE_TYPE_SYMLINK:
-		return TypeSymlink
+	if t > 0 && int(t) < len(fileTypes) {
+		return fileTypes[t]
 	}
 	return TypeUnknown
 }
@@ -50,6 +56,12 @@ func (a Attr) IsRegular() bool { return a.w.GetType() == wire.FileType_FILE_TYPE
 
 // IsSymlink reports whether it is a symbolic link.
 func (a Attr) IsSymlink() bool { return a.w.GetType() == wire.FileType_FILE_TYPE_SYMLINK }
+
+// IsSpecial reports whether it is a fifo, a socket or a device node. It has no content here.
+func (a Attr) IsSpecial() bool { return a.Type() >= TypeFifo }
+
+// Rdev returns the device that a device node names, as in stat on Linux.
+func (a Attr) Rdev() uint32 { return a.w.GetRdev() }
 
 // Mode returns the permission bits as in POSIX: 07777 at most.
 func (a Attr) Mode() uint32 { return a.w.GetMode() }

@@ -66,15 +66,37 @@ func (n Inodes) Symlink(ctx context.Context, parent moraine.InodeID, name, targe
 	return n.create(ctx, "client.SymlinkAt", parent, name, wire.FileType_FILE_TYPE_SYMLINK, target, opts)
 }
 
+// Mknod makes a fifo, a socket or a device node, under a name that must be free. rdev is the
+// device that a device node names, as in stat on Linux, and 0 otherwise. opts.Exclusive is ignored.
+func (n Inodes) Mknod(ctx context.Context, parent moraine.InodeID, name string, typ FileType, rdev uint32, opts NodeOptions) (Attr, error) {
+	at := slices.Index(fileTypes[:], typ)
+	if typ < TypeFifo || at < 0 {
+		return Attr{}, &moraine.Error{Op: "client.MknodAt", Ref: name, Kind: moraine.InvalidArgument}
+	}
+	create := opts.wire(parent, name, wire.FileType(at))
+	create.Rdev, create.Exclusive = rdev, true
+	return n.send(ctx, "client.MknodAt", create)
+}
+
 func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
 	target string, opts NodeOptions) (Attr, error) {
-	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
-		Target: target, Exclusive: opts.Exclusive}
-	for name, value := range opts.Xattrs {
+	create := opts.wire(parent, name, typ)
+	create.Target = target
+	return n.send(ctx, op, create)
+}
+
+// wire returns the request that makes the inode.
+func (o NodeOptions) wire(parent moraine.InodeID, name string, typ wire.FileType) *wire.Create {
+	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: o.Mode, Uid: o.UID, Gid: o.GID, Exclusive: o.Exclusive}
+	for name, value := range o.Xattrs {
 		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
 	}
+	return create
+}
+
+func (n Inodes) send(ctx context.Context, op string, create *wire.Create) (Attr, error) {
 	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
-	return attrOf(resp, err, op, name)
+	return attrOf(resp, err, op, create.Name)
 }
 
 // RemoveOptions says what Inodes.Remove removes.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 
@@ -60,6 +61,8 @@ func (n Inodes) OpenObject(ctx context.Context, inode moraine.InodeID) (*Reader,
 	return r, nil
 }
 
+var errNoContent = errors.New("only a regular file has content")
+
 // openAttr returns a reader of the file that a describes, if it is a regular one.
 func openAttr(c *Client, ref string, a *wire.Attr) (*Reader, error) {
 	switch a.Type {
@@ -67,7 +70,7 @@ func openAttr(c *Client, ref string, a *wire.Attr) (*Reader, error) {
 	case wire.FileType_FILE_TYPE_DIRECTORY:
 		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.IsDirectory}
 	default:
-		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument}
+		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument, Err: errNoContent}
 	}
 	return newReader(c, ref, a, stripeio.NewExtentMap(c.io, a.Inode, a.Generation)), nil
 }

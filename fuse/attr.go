@@ -17,19 +17,22 @@ const blockSize = 128 << 10
 
 // fileType are the type bits of the mode.
 func fileType(t client.FileType) uint32 {
-	switch t {
-	case client.TypeDirectory:
-		return syscall.S_IFDIR
-	case client.TypeSymlink:
-		return syscall.S_IFLNK
+	if bits, ok := typeBits[t]; ok {
+		return bits
 	}
 	return syscall.S_IFREG
+}
+
+var typeBits = map[client.FileType]uint32{
+	client.TypeRegular: syscall.S_IFREG, client.TypeDirectory: syscall.S_IFDIR, client.TypeSymlink: syscall.S_IFLNK,
+	client.TypeFifo: syscall.S_IFIFO, client.TypeSocket: syscall.S_IFSOCK,
+	client.TypeCharDevice: syscall.S_IFCHR, client.TypeBlockDevice: syscall.S_IFBLK,
 }
 
 // fillAttr fills in an inode's attributes for the kernel.
 func fillAttr(a client.Attr, out *gofuse.Attr) {
 	*out = gofuse.Attr{Ino: uint64(a.Inode()), Size: uint64(a.Size()), Blocks: blocks(a), Mode: fileType(a.Type()) | a.Mode()&permBits,
-		Nlink: a.Nlink(), Owner: gofuse.Owner{Uid: a.UID(), Gid: a.GID()}, Blksize: blockSize}
+		Nlink: a.Nlink(), Owner: gofuse.Owner{Uid: a.UID(), Gid: a.GID()}, Blksize: blockSize, Rdev: a.Rdev()}
 	out.Atime, out.Atimensec = splitTime(a.AccessTime().UnixNano())
 	out.Mtime, out.Mtimensec = splitTime(a.ModTime().UnixNano())
 	out.Ctime, out.Ctimensec = splitTime(a.ChangeTime().UnixNano())
@@ -141,7 +144,7 @@ func (fs *fileSystem) wanted(ctx context.Context, inode moraine.InodeID, in *gof
 		if err != nil {
 			return client.SetAttr{}, err
 		}
-		if mode := withoutPrivileges(attr.Mode()); mode != attr.Mode() && attr.IsRegular() {
+		if mode := withoutPrivileges(attr.Mode()); mode != attr.Mode() && !attr.IsDir() {
 			set.Mode = &mode
 		}
 	}
@@ -172,7 +175,7 @@ func changeOf(in *gofuse.SetAttrIn) (set client.SetAttr) {
 }
 
 // StatFs implements gofuse.RawFileSystem. It counts space in bytes of files, by the
-// cluster's default scheme.
+// cluster's default scheme, and within the quotas of the directories above.
 func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	ctx, done := fs.request(cancel, in)
 	defer done()
@@ -185,21 +188,25 @@ func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *g
 	*out = gofuse.StatfsOut{Bsize: blockSize, Frsize: moraine.BlockSize, NameLen: moraine.MaxNameLen,
 		Blocks: total / moraine.BlockSize, Bfree: free / moraine.BlockSize, Bavail: free / moraine.BlockSize,
 		Files: c.GetInodes() + maxFreeInodes, Ffree: maxFreeInodes}
-	if u, err := fs.client.Quotas().Usage(ctx, fs.root); err == nil && u.Limited {
+	if u, err := fs.client.Quotas().Usage(ctx, fs.inode(in.NodeId)); err == nil && u.Limited {
 		boundSpace(out, u)
 	}
 	return gofuse.OK
 }
 
-// boundSpace makes a mount below a quota look like a disk of the quota's size.
+// boundSpace makes what is below a quota look like a disk of the quota's size.
 func boundSpace(out *gofuse.StatfsOut, u client.Space) {
+	below := u.Usage
+	if u.Quota != nil {
+		below = *u.Quota
+	}
 	if room := u.RoomBytes / moraine.BlockSize; room < out.Bavail {
 		out.Bavail = room
 	}
-	used := (u.Usage.Bytes + moraine.BlockSize - 1) / moraine.BlockSize
+	used := (below.Bytes + moraine.BlockSize - 1) / moraine.BlockSize
 	out.Blocks, out.Bfree = used+out.Bavail, out.Bavail
 	out.Ffree = min(out.Ffree, u.RoomInodes)
-	out.Files = u.Usage.Inodes + out.Ffree
+	out.Files = below.Inodes + out.Ffree
 }
 
 // maxFreeInodes is the reported number of free inodes: practically unlimited.

@@ -13,6 +13,9 @@ import (
 
 // Lookup implements gofuse.RawFileSystem.
 func (fs *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
+	if len(name) > moraine.MaxNameLen {
+		return gofuse.Status(syscall.ENAMETOOLONG) // every other call looks its names up first
+	}
 	ctx, done := fs.request(cancel, in)
 	defer done()
 	attr, err := fs.client.Inodes().Lookup(ctx, fs.inode(in.NodeId), name)
@@ -33,18 +36,6 @@ func (fs *fileSystem) entry(attr client.Attr, err error, out *gofuse.EntryOut) g
 	}
 	fs.fillEntry(attr, out)
 	return gofuse.OK
-}
-
-// Mknod implements gofuse.RawFileSystem, for regular files only.
-func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	if t := in.Mode & syscall.S_IFMT; t != 0 && t != syscall.S_IFREG {
-		return gofuse.EPERM // as POSIX requires of a file system without such nodes
-	}
-	ctx, done := fs.request(cancel, &in.InHeader)
-	defer done()
-	attr, err := fs.client.Inodes().Create(ctx, fs.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
-	return fs.entry(attr, err, out)
 }
 
 // Mkdir implements gofuse.RawFileSystem.

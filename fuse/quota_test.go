@@ -12,8 +12,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// A full quota is EDQUOT, and a mount below one looks like a disk of its free
-// space.
+// A full quota is EDQUOT, and what is below one looks like a disk of its size.
 func TestQuota(t *testing.T) {
 	c := startCluster(t, incluster.Options{})
 	admin, err := c.Admin(t.Context(), "admin")
@@ -38,17 +37,26 @@ func TestQuota(t *testing.T) {
 	require.NoError(t, f.Sync())
 	require.ErrorIs(t, f.Truncate(2<<20), syscall.EDQUOT)
 
-	var fs unix.Statfs_t
-	require.NoError(t, unix.Statfs(m.dir, &fs))
-	require.EqualValues(t, 1<<20, fs.Blocks*uint64(fs.Frsize))
-	require.Zero(t, fs.Bavail)
-	require.EqualValues(t, 3, fs.Ffree)
-	require.EqualValues(t, 4, fs.Files)
+	top := mount(t, c, "c2")
+	for _, path := range []string{m.dir, m.at("f"), top.at("team"), top.at("team/f")} {
+		var fs unix.Statfs_t
+		require.NoError(t, unix.Statfs(path, &fs))
+		require.EqualValues(t, 1<<20, fs.Blocks*uint64(fs.Frsize), path)
+		require.Zero(t, fs.Bavail)
+		require.EqualValues(t, 3, fs.Ffree)
+		require.EqualValues(t, 4, fs.Files)
+	}
+	var whole, below unix.Statfs_t
+	require.NoError(t, unix.Statfs(top.dir, &whole))
+	require.Greater(t, whole.Blocks*uint64(whole.Frsize), uint64(1<<20), "the quota is of a directory below")
 
 	for _, name := range []string{"a", "b", "c"} {
 		require.NoError(t, os.Mkdir(m.at(name), 0o755))
 	}
 	require.ErrorIs(t, os.Mkdir(m.at("d"), 0o755), syscall.EDQUOT)
+	require.NoError(t, unix.Statfs(top.at("team/a"), &below))
+	require.EqualValues(t, 1<<20, below.Blocks*uint64(below.Frsize), "the quota is of the directory above")
+	require.EqualValues(t, 4, below.Files)
 	require.NoError(t, os.Remove(m.at("a")))
 	require.NoError(t, os.Mkdir(m.at("d"), 0o755))
 }

@@ -195,6 +195,14 @@ func TestListingOfOtherDoors(t *testing.T) {
 		_, err = shared.client.Symlink(ctx, target, "/doors/"+link)
 		require.NoError(t, err)
 	}
+	dir, err := shared.client.Stat(ctx, "/doors")
+	require.NoError(t, err)
+	for typ := client.TypeFifo; typ <= client.TypeBlockDevice; typ++ { // no objects
+		_, err = shared.client.Inodes().Mknod(ctx, dir.Inode(), fmt.Sprint("special-", typ), typ, 0, client.NodeOptions{})
+		require.NoError(t, err)
+	}
+	_, err = c.StatObject(ctx, b, fmt.Sprint("special-", client.TypeFifo), minio.StatObjectOptions{})
+	require.Equal(t, "NoSuchKey", minio.ToErrorResponse(err).Code)
 	require.Equal(t, []string{"file", "step-1/model"}, listAll(t, c, b, "", ""))
 	require.Equal(t, []string{"empty/", "file", "latest/", "step-1/"}, listAll(t, c, b, "", "/"))
 	require.Equal(t, []string{"latest/model"}, listAll(t, c, b, "latest/", ""))

@@ -33,6 +33,7 @@ type modelNode struct {
 	children map[string]*modelNode
 	cells    []modelCell
 	target   string
+	rdev     uint32
 	owner    *client
 	names    int  // of a file or link
 	linked   bool // has had several names: those in a removed tree count until the job reaches them
@@ -68,7 +69,7 @@ type model struct {
 	rewriter  *client
 	rewritten int
 	packed    int        // files
-	dice      *rand.Rand // for rewritings, so that the choice of other commands stays the same
+	dice      *rand.Rand // for later kinds of commands, so that the choice of other commands stays the same
 }
 
 // TestRandomCommandsAgainstModel runs random commands with new seeds in every run.

@@ -170,3 +170,19 @@ func (m *model) comparePolicies(c *client) {
 		}
 	}
 }
+
+// compareGroup checks that a new node has the group of a directory with the setgid bit, and that a
+// new directory has the bit.
+func (m *model) compareGroup(dir, n *modelNode, op *wire.Create) {
+	m.t.Helper()
+	const setgid = 0o2000
+	inherits := dir.attr.mode&setgid != 0
+	switch {
+	case inherits && n.attr.gid != dir.attr.gid:
+		m.t.Fatalf("%x has group %d in a setgid directory of group %d", n.id, n.attr.gid, dir.attr.gid)
+	case inherits && isDir(n) && n.attr.mode&setgid == 0:
+		m.t.Fatalf("directory %x has no setgid bit, but the directory above has", n.id)
+	case !inherits && op.Type != wire.FileType_FILE_TYPE_SYMLINK && n.attr.mode != op.Mode:
+		m.t.Fatalf("%x has mode %o, want %o", n.id, n.attr.mode, op.Mode)
+	}
+}

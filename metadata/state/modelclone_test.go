@@ -48,7 +48,7 @@ func (m *model) live(job uint64) bool {
 
 // like is a copy of a node and all below it.
 func (m *model) like(n *modelNode) *modelNode {
-	out := &modelNode{typ: n.typ, cells: slices.Clip(n.cells), target: n.target, names: 1, xattrs: maps.Clone(n.xattrs), attr: n.attr}
+	out := &modelNode{typ: n.typ, cells: slices.Clip(n.cells), target: n.target, rdev: n.rdev, names: 1, xattrs: maps.Clone(n.xattrs), attr: n.attr}
 	if isDir(n) {
 		out.children = map[string]*modelNode{}
 	}

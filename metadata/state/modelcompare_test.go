@@ -41,7 +41,7 @@ func (m *model) compareDir(c *client, n *modelNode) {
 		for _, e := range r.GetEntries() {
 			names = append(names, e.Name)
 			child := n.children[e.Name]
-			if child == nil || child.id != e.Attr.Inode || child.typ != e.Attr.Type || child.target != e.Attr.Target ||
+			if child == nil || child.id != e.Attr.Inode || child.typ != e.Attr.Type || child.target != e.Attr.Target || child.rdev != e.Attr.Rdev ||
 				(!child.linked && e.Attr.Parent != n.id) || (!isDir(child) && (int(e.Attr.Nlink) < child.names || (!child.linked && int(e.Attr.Nlink) != child.names))) {
 				m.t.Fatalf("entry %q is %v, want %+v", e.Name, e.Attr, child)
 			}

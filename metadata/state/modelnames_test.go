@@ -10,8 +10,17 @@ func (m *model) stepCreate(c *client) {
 	dir, name := m.pick(isDir), m.name()
 	types := []wire.FileType{wire.FileType_FILE_TYPE_REGULAR, wire.FileType_FILE_TYPE_REGULAR, wire.FileType_FILE_TYPE_DIRECTORY, wire.FileType_FILE_TYPE_SYMLINK}
 	op := &wire.Create{Parent: dir.id, Name: name, Type: types[m.rng.IntN(len(types))], Mode: 0o644, Exclusive: m.rng.IntN(2) == 0}
+	if op.Type == wire.FileType_FILE_TYPE_SYMLINK && m.dice.IntN(2) == 0 {
+		op.Type = wire.FileType_FILE_TYPE_FIFO + wire.FileType(m.dice.IntN(4))
+	}
 	if op.Type == wire.FileType_FILE_TYPE_SYMLINK {
 		op.Target = "somewhere"
+	}
+	if op.Type >= wire.FileType_FILE_TYPE_CHAR_DEVICE {
+		op.Rdev = m.dice.Uint32()
+	}
+	if m.dice.IntN(8) == 0 {
+		op.Mode, op.Gid = op.Mode|0o2000, m.dice.Uint32N(3)
 	}
 	if op.Type == wire.FileType_FILE_TYPE_REGULAR && m.rng.IntN(3) == 0 {
 		op.Name, op.Unlinked = "", true
@@ -22,7 +31,8 @@ func (m *model) stepCreate(c *client) {
 	case overQuota(resp):
 	case op.Unlinked || have == nil:
 		m.expect(resp, "ok", "create")
-		n := &modelNode{id: resp.GetEntry().GetAttr().GetInode(), typ: op.Type, target: op.Target, attr: attrOf(resp.GetEntry().GetAttr())}
+		n := &modelNode{id: resp.GetEntry().GetAttr().GetInode(), typ: op.Type, target: op.Target, rdev: op.Rdev, attr: attrOf(resp.GetEntry().GetAttr())}
+		m.compareGroup(dir, n, op)
 		if isDir(n) {
 			n.children = map[string]*modelNode{}
 		}
@@ -32,7 +42,7 @@ func (m *model) stepCreate(c *client) {
 			n.parent, n.names, dir.children[name] = dir, 1, n
 		}
 		m.nodes = append(m.nodes, n)
-	case op.Exclusive || op.Type == wire.FileType_FILE_TYPE_SYMLINK:
+	case op.Exclusive || op.Type >= wire.FileType_FILE_TYPE_SYMLINK:
 		m.expect(resp, "already exists", "create over %v", have.typ)
 	case isDir(have) && op.Type != have.typ:
 		m.expect(resp, "is a directory", "create over a directory")

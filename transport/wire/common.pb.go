@@ -28,6 +28,12 @@ const (
 	FileType_FILE_TYPE_REGULAR     FileType = 1
 	FileType_FILE_TYPE_DIRECTORY   FileType = 2
 	FileType_FILE_TYPE_SYMLINK     FileType = 3
+	// Of these the service has only the attributes: what one end writes to the other
+	// passes through the kernel of a host.
+	FileType_FILE_TYPE_FIFO         FileType = 4
+	FileType_FILE_TYPE_SOCKET       FileType = 5
+	FileType_FILE_TYPE_CHAR_DEVICE  FileType = 6
+	FileType_FILE_TYPE_BLOCK_DEVICE FileType = 7
 )
 
 // Enum value maps for FileType.
@@ -37,12 +43,20 @@ var (
 		1: "FILE_TYPE_REGULAR",
 		2: "FILE_TYPE_DIRECTORY",
 		3: "FILE_TYPE_SYMLINK",
+		4: "FILE_TYPE_FIFO",
+		5: "FILE_TYPE_SOCKET",
+		6: "FILE_TYPE_CHAR_DEVICE",
+		7: "FILE_TYPE_BLOCK_DEVICE",
 	}
 	FileType_value = map[string]int32{
-		"FILE_TYPE_UNSPECIFIED": 0,
-		"FILE_TYPE_REGULAR":     1,
-		"FILE_TYPE_DIRECTORY":   2,
-		"FILE_TYPE_SYMLINK":     3,
+		"FILE_TYPE_UNSPECIFIED":  0,
+		"FILE_TYPE_REGULAR":      1,
+		"FILE_TYPE_DIRECTORY":    2,
+		"FILE_TYPE_SYMLINK":      3,
+		"FILE_TYPE_FIFO":         4,
+		"FILE_TYPE_SOCKET":       5,
+		"FILE_TYPE_CHAR_DEVICE":  6,
+		"FILE_TYPE_BLOCK_DEVICE": 7,
 	}
 )
 
@@ -558,6 +572,7 @@ type Attr struct {
 	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is only in an object
 	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the current generation where clean
 	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed,proto3" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
+	Rdev       uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`        // of a device node: the device that it names, as in stat on Linux
 	// Only in answers to reads that may be cached.
 	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: its own cache lease covers it
 	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
@@ -740,6 +755,13 @@ func (x *Attr) GetSealed() bool {
 		return x.Sealed
 	}
 	return false
+}
+
+func (x *Attr) GetRdev() uint32 {
+	if x != nil {
+		return x.Rdev
+	}
+	return 0
 }
 
 func (x *Attr) GetManyLinks() bool {
@@ -1597,7 +1619,7 @@ const file_common_proto_rawDesc = "" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12#\n" +
 	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\x06R\x06object\"\xb8\x04\n" +
+	"\x06object\x18\x05 \x01(\x06R\x06object\"\xcd\x04\n" +
 	"\x04Attr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\x12\x12\n" +
@@ -1622,7 +1644,8 @@ const file_common_proto_rawDesc = "" +
 	"\x05clean\x18\x12 \x01(\bR\x05clean\x12\x18\n" +
 	"\aevicted\x18\x13 \x01(\bR\aevicted\x12\x16\n" +
 	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x17\n" +
-	"\x06sealed\x18\xa8\x05 \x01(\bR\x06sealed\x12\x1e\n" +
+	"\x06sealed\x18\xa8\x05 \x01(\bR\x06sealed\x12\x13\n" +
+	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12\x1e\n" +
 	"\n" +
 	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
 	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xbc\x04\n" +
@@ -1702,12 +1725,16 @@ const file_common_proto_rawDesc = "" +
 	"\bprotects\x18\x04 \x01(\rR\bprotects\";\n" +
 	"\tByteRange\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\x04R\x06length*l\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length*\xcd\x01\n" +
 	"\bFileType\x12\x19\n" +
 	"\x15FILE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11FILE_TYPE_REGULAR\x10\x01\x12\x17\n" +
 	"\x13FILE_TYPE_DIRECTORY\x10\x02\x12\x15\n" +
-	"\x11FILE_TYPE_SYMLINK\x10\x03*\x8b\x01\n" +
+	"\x11FILE_TYPE_SYMLINK\x10\x03\x12\x12\n" +
+	"\x0eFILE_TYPE_FIFO\x10\x04\x12\x14\n" +
+	"\x10FILE_TYPE_SOCKET\x10\x05\x12\x19\n" +
+	"\x15FILE_TYPE_CHAR_DEVICE\x10\x06\x12\x1a\n" +
+	"\x16FILE_TYPE_BLOCK_DEVICE\x10\a*\x8b\x01\n" +
 	"\vDeviceState\x12\x1c\n" +
 	"\x18DEVICE_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDEVICE_STATE_IN\x10\x01\x12\x14\n" +

@@ -5730,6 +5730,7 @@ type Create struct {
 	Exclusive     bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
 	Unlinked      bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
 	Tenant        string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	Rdev          uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`         // of a device node
 	Xattrs        []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5833,6 +5834,13 @@ func (x *Create) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *Create) GetRdev() uint32 {
+	if x != nil {
+		return x.Rdev
+	}
+	return 0
 }
 
 func (x *Create) GetXattrs() []*Xattr {
@@ -14634,7 +14642,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xb0\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xc5\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -14646,7 +14654,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1a\n" +
 	"\bunlinked\x18\t \x01(\bR\bunlinked\x12\x16\n" +
 	"\x06tenant\x18\n" +
-	" \x01(\tR\x06tenant\x12,\n" +
+	" \x01(\tR\x06tenant\x12\x13\n" +
+	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12,\n" +
 	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"1\n" +
 	"\x05Xattr\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +

@@ -56,7 +56,7 @@ func firstOf(v *kvtx.View, name string, e record.Dentry, budget *int) (found, *r
 		}
 		return found{name, i}, nil, nil
 	case e.Typ != record.TypeDirectory:
-		return found{}, refuse(moraine.InvalidArgument, "%s is a symbolic link: a step has files only", name), nil
+		return found{}, refuse(moraine.InvalidArgument, "%s is a symbolic link or a special file: a step has files only", name), nil
 	}
 	if *budget--; *budget < 0 {
 		return found{}, refuse(moraine.TooLarge, "the directory has more than %d directories without files", maxEmptyDirs), nil

@@ -74,7 +74,7 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 
 // like makes an unlinked inode with another one's attributes.
 func like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
-	n := record.Inode{Typ: src.Typ, Mode: src.Mode, Uid: src.Uid, Gid: src.Gid, Nlink: 1, Tenant: tenant, Target: src.Target, Xattrs: src.Xattrs}
+	n := record.Inode{Typ: src.Typ, Mode: src.Mode, Uid: src.Uid, Gid: src.Gid, Nlink: 1, Tenant: tenant, Target: src.Target, Rdev: src.Rdev, Xattrs: src.Xattrs}
 	i, err := names.MakeInode(t, n)
 	if err != nil {
 		return nil, err

@@ -71,9 +71,13 @@ const (
 )
 
 var roundTrips = []trip{
-	trips[Inode](inodeKey, "Target"+onlyDirectory, func(i *Inode) { i.Typ = TypeFile }),
-	trips[Inode](inodeKey, "Target"+onlyFile, func(i *Inode) { i.Typ = TypeDirectory }),
-	trips[Inode](inodeKey, onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeSymlink }),
+	trips[Inode](inodeKey, "Target Rdev"+onlyDirectory, func(i *Inode) { i.Typ = TypeFile }),
+	trips[Inode](inodeKey, "Target Rdev"+onlyFile, func(i *Inode) { i.Typ = TypeDirectory }),
+	trips[Inode](inodeKey, "Rdev"+onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeSymlink }),
+	trips[Inode](inodeKey, "Target"+onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeChar }),
+	trips[Inode](inodeKey, "Target"+onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeBlock }),
+	trips[Inode](inodeKey, "Target Rdev"+onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeFifo }),
+	trips[Inode](inodeKey, "Target Rdev"+onlyFile+onlyDirectory, func(i *Inode) { i.Typ = TypeSocket }),
 	trips[Cluster]("", "", nil),
 	trips[Counters]("", "", nil),
 	trips[Session]("Id", "", nil),

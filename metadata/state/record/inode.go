@@ -13,9 +13,13 @@ const (
 	TypeFile      = uint8(wire.FileType_FILE_TYPE_REGULAR)
 	TypeDirectory = uint8(wire.FileType_FILE_TYPE_DIRECTORY)
 	TypeSymlink   = uint8(wire.FileType_FILE_TYPE_SYMLINK)
+	TypeFifo      = uint8(wire.FileType_FILE_TYPE_FIFO)
+	TypeSocket    = uint8(wire.FileType_FILE_TYPE_SOCKET)
+	TypeChar      = uint8(wire.FileType_FILE_TYPE_CHAR_DEVICE)
+	TypeBlock     = uint8(wire.FileType_FILE_TYPE_BLOCK_DEVICE)
 )
 
-// Inode is a file, a directory or a symbolic link.
+// Inode is a file, a directory, a symbolic link or a special file: a fifo, a socket or a device node.
 type Inode struct {
 	Id       moraine.InodeID // in the key
 	Typ      uint8
@@ -32,6 +36,7 @@ type Inode struct {
 	Owner               moraine.SessionID
 	Atime, Mtime, Ctime int64 // wall clock time in nanoseconds
 	Target              string
+	Rdev                uint32 // of a device node: the device that it names
 	// Name is the inode's name in Parent, empty without one. It allows finding the path by walking
 	// up.
 	Name string
@@ -113,6 +118,8 @@ func (i *Inode) Encode() []byte {
 		b = putUvarint(b, i.Entries)
 	case TypeSymlink:
 		b = putString(b, i.Target)
+	case TypeChar, TypeBlock:
+		b = putUvarint(b, uint64(i.Rdev))
 	case TypeFile:
 		b = putUvarint(b, uint64(i.Size))
 		b = putFixed64(b, uint64(i.Generation))
@@ -181,6 +188,9 @@ func (i *Inode) Decode(b []byte) error {
 		i.Entries = d.Uvarint()
 	case TypeSymlink:
 		i.Target = d.string()
+	case TypeFifo, TypeSocket:
+	case TypeChar, TypeBlock:
+		i.Rdev = d.U32()
 	case TypeFile:
 		i.Size = int64(d.Uvarint())
 		i.Generation = moraine.Generation(d.Fixed64())
@@ -223,7 +233,7 @@ func (i *Inode) Attr() *wire.Attr {
 		Size: uint64(i.Size), Generation: uint64(i.Generation), Atime: i.Atime, Mtime: i.Mtime, Ctime: i.Ctime,
 		Parent: uint64(i.Parent), Tenant: uint32(i.Tenant), Level: uint32(i.Level), Target: i.Target,
 		Stored: uint64(i.Stored), Degraded: i.Degraded, Clean: i.Clean(), Evicted: i.Evicted != 0, Object: uint64(i.Object),
-		Sealed: i.Sealed,
+		Sealed: i.Sealed, Rdev: i.Rdev,
 	}
 }
 

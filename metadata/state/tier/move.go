@@ -48,7 +48,7 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 	var id moraine.JobID
 	var err error
 	switch {
-	case i.Nlink == 0 || i.Typ == record.TypeSymlink:
+	case i.Nlink == 0 || i.Typ >= record.TypeSymlink:
 		return ended, nil
 	case i.Typ == record.TypeDirectory:
 		id, err = QueueTree(t, kind, i)

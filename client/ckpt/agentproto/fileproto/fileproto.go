@@ -13,7 +13,7 @@ type Stat struct {
 // Entry describes a file, a directory or a link.
 type Entry struct {
 	Name string `json:"name"`
-	// Type is file, directory or link.
+	// Type is file, directory, link or other.
 	Type  string `json:"type"`
 	Bytes int64  `json:"bytes"`
 	// Modified is the time of the last change, in nanoseconds since 1970.
@@ -27,6 +27,7 @@ const (
 	File      = "file"
 	Directory = "directory"
 	Link      = "link"
+	Other     = "other" // a fifo, socket or device node: it has no content
 )
 
 // List lists a directory by name, one page at a time.

@@ -48,6 +48,9 @@ func (c *copier) mode(ctx context.Context, from cli.Location) (fs.FileMode, erro
 		if err != nil {
 			return 0, cli.Named(err, from)
 		}
+		if attr.IsSpecial() {
+			return 0, fmt.Errorf("%s is a %s, which has no content to copy", from, typeNames[attr.Type()])
+		}
 		mode = fs.FileMode(attr.Mode()) & fs.ModePerm
 	} else if st, err := os.Stat(from.Path); err != nil {
 		return 0, err

@@ -239,11 +239,23 @@ func (c *copier) copyDir(ctx context.Context, from, to cli.Location) error {
 	return nil
 }
 
+// skip reports an entry that cannot be copied.
+func (c *copier) skip(l cli.Location) {
+	c.saying.Lock()
+	defer c.saying.Unlock()
+	fmt.Fprintf(c.env.Err, "moraine: skipped %s: a fifo, socket or device node has no content to copy\n", l)
+}
+
+// names returns the names in a directory, without those of special files.
 func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 	var names []string
 	if !l.Remote {
 		entries, err := os.ReadDir(l.Path)
 		for _, e := range entries {
+			if special := fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice; e.Type()&special != 0 {
+				c.skip(l.Join(e.Name()))
+				continue
+			}
 			names = append(names, e.Name())
 		}
 		return names, err
@@ -255,6 +267,10 @@ func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 	for e, err := range conn.ReadDir(ctx, l.Path) {
 		if err != nil {
 			return nil, err
+		}
+		if e.Attr.IsSpecial() {
+			c.skip(l.Join(e.Name))
+			continue
 		}
 		names = append(names, e.Name)
 	}

@@ -41,28 +41,30 @@ func describeAttr(p string, a client.Attr) entry {
 		Stored: uint64(a.Stored()), Links: a.Nlink(), Target: a.Target(), Clean: a.Clean(), Evicted: a.Evicted(),
 	}
 	mode := fs.FileMode(a.Mode() & 0o777)
-	switch a.Type() {
-	case client.TypeDirectory:
-		e.Type, mode = "directory", mode|fs.ModeDir
-	case client.TypeSymlink:
-		e.Type, mode = "symlink", mode|fs.ModeSymlink
-	default:
-		e.Type, e.Level = "file", a.Level().String()
-		if a.IsLost() {
+	e.Type = typeNames[a.Type()]
+	if a.IsRegular() {
+		if e.Level = a.Level().String(); a.IsLost() {
 			e.Level = "lost"
 		}
 	}
-	e.Mode = modeString(mode)
+	e.Mode = modeString(mode | typeModes[a.Type()])
 	return e
+}
+
+// typeModes are the types of files, other than regular, as bits of Go's mode.
+var typeModes = map[client.FileType]fs.FileMode{
+	client.TypeDirectory: fs.ModeDir, client.TypeSymlink: fs.ModeSymlink, client.TypeFifo: fs.ModeNamedPipe, client.TypeSocket: fs.ModeSocket,
+	client.TypeCharDevice: fs.ModeDevice | fs.ModeCharDevice, client.TypeBlockDevice: fs.ModeDevice,
 }
 
 func describeLocal(p string, i fs.FileInfo) entry {
 	e := entry{Path: p, Type: "file", Size: uint64(i.Size()), Mode: modeString(i.Mode()), Modified: i.ModTime()}
-	switch {
-	case i.IsDir():
-		e.Type = "directory"
-	case i.Mode()&fs.ModeSymlink != 0:
-		e.Type = "symlink"
+	for typ, mode := range typeModes {
+		if i.Mode().Type() == mode {
+			e.Type = typeNames[typ]
+		}
+	}
+	if i.Mode()&fs.ModeSymlink != 0 {
 		e.Target, _ = os.Readlink(p) // empty where it cannot be read
 	}
 	return e
@@ -70,8 +72,11 @@ func describeLocal(p string, i fs.FileInfo) entry {
 
 // modeString writes a mode as ls does, where Go writes it in another way.
 func modeString(m fs.FileMode) string {
-	if m.Type() == fs.ModeSymlink {
-		return "l" + m.Perm().String()[1:]
+	letters := map[fs.FileMode]string{
+		fs.ModeSymlink: "l", fs.ModeSocket: "s", fs.ModeDevice | fs.ModeCharDevice: "c", fs.ModeDevice: "b",
+	}
+	if l := letters[m.Type()]; l != "" {
+		return l + m.Perm().String()[1:]
 	}
 	return m.String()
 }

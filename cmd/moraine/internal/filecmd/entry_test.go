@@ -12,6 +12,10 @@ func TestModesAsLsWritesThem(t *testing.T) {
 	require.Equal(t, "lrwxrwxrwx", modeString(fs.ModeSymlink|0o777))
 	require.Equal(t, "drwxr-xr-x", modeString(fs.ModeDir|0o755))
 	require.Equal(t, "-rw-r--r--", modeString(0o644))
+	require.Equal(t, "prw-r--r--", modeString(fs.ModeNamedPipe|0o644))
+	require.Equal(t, "srw-r--r--", modeString(fs.ModeSocket|0o644))
+	require.Equal(t, "crw-r--r--", modeString(fs.ModeDevice|fs.ModeCharDevice|0o644))
+	require.Equal(t, "brw-r--r--", modeString(fs.ModeDevice|0o644))
 }
 
 func TestWhereAFileIsKeptIsSaidInWords(t *testing.T) {

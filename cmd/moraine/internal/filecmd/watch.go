@@ -21,7 +21,8 @@ type watchInfo struct {
 }
 
 var typeNames = map[client.FileType]string{
-	client.TypeRegular: "file", client.TypeDirectory: "directory", client.TypeSymlink: "symlink",
+	client.TypeRegular: "file", client.TypeDirectory: "directory", client.TypeSymlink: "symlink", client.TypeFifo: "fifo",
+	client.TypeSocket: "socket", client.TypeCharDevice: "char-device", client.TypeBlockDevice: "block-device",
 }
 
 func newWatchCommand(env *cli.Env) *cobra.Command {
