@@ -27,7 +27,7 @@ type handleModel struct {
 }
 
 // TestHandleModel compares handles on one file with its expected bytes, through random writes,
-// truncations, appends and clones. Meanwhile messages are lost, leaders change, and one host at
+// truncations, appends, clones, holes and clones of ranges. Meanwhile messages are lost, leaders change, and one host at
 // a time misbehaves. MORAINE_TEST_SEED repeats a run; MORAINE_TEST_LONG=1 makes it long.
 func TestHandleModel(t *testing.T) {
 	seed, steps := testseed.First(t), testseed.Of(100, 2000)
@@ -60,7 +60,7 @@ func (m *handleModel) handle() *client.Handle { return m.handles[m.rng.IntN(len(
 const maxModel = 3 << 20
 
 func (m *handleModel) step() {
-	switch k := m.rng.IntN(20); {
+	switch k := m.rng.IntN(23); {
 	case k < 6: // small writes anywhere, or in a run
 		off := m.rng.Int64N(min(maxModel, int64(len(m.want))+100_000))
 		for range m.rng.IntN(6) + 1 {
@@ -93,6 +93,10 @@ func (m *handleModel) step() {
 		m.reopen()
 	case k == 19:
 		m.clone()
+	case k < 22:
+		m.changeRange()
+	default:
+		m.seek()
 	}
 }
 

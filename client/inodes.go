@@ -99,6 +99,15 @@ func (n Inodes) send(ctx context.Context, op string, create *wire.Create) (Attr,
 	return attrOf(resp, err, op, create.Name)
 }
 
+// CreateUnnamed makes an empty file without a name, in the tenant of a directory. The session owns it
+// until Link gives it a name, or until Release. opts.Exclusive and opts.Xattrs are ignored.
+func (n Inodes) CreateUnnamed(ctx context.Context, dir moraine.InodeID, opts NodeOptions) (Attr, error) {
+	opts.Xattrs = nil
+	create := opts.wire(dir, "", wire.FileType_FILE_TYPE_REGULAR)
+	create.Unlinked = true
+	return n.send(ctx, "client.CreateUnnamed", create)
+}
+
 // RemoveOptions says what Inodes.Remove removes.
 type RemoveOptions struct {
 	// Directory removes an empty directory; otherwise Remove removes anything else.
@@ -142,9 +151,12 @@ func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 
 // Rename moves an entry.
 func (n Inodes) Rename(ctx context.Context, from, to Entry, opts RenameOptions) error {
-	_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
-		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
-		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}}})
+	op := &wire.Rename{Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}
+	if w := opts.Whiteout; w != nil {
+		op.Whiteout, op.Uid, op.Gid = true, w.UID, w.GID
+	}
+	_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
 	return retry.Wrap("client.RenameAt", from.Name, err)
 }
 

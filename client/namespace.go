@@ -207,6 +207,9 @@ func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllO
 type RenameOptions struct {
 	NoReplace bool // fail with Exists if the new name is taken
 	Exchange  bool // swap the two entries
+	// Whiteout puts a character device 0/0 of that owner at the old name, in the same step: overlay
+	// file systems take it for a removed entry. Inodes.Rename only, and not with Exchange.
+	Whiteout *NodeOptions
 	// Keep leaves a replaced file to the session if that was its last name, as RemoveOptions.Keep
 	// does. Inodes.Rename only.
 	Keep bool

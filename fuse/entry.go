@@ -105,7 +105,7 @@ func (fs *fileSystem) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name s
 
 // Rename implements gofuse.RawFileSystem.
 func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, newName string) gofuse.Status {
-	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE|unix.RENAME_WHITEOUT) != 0 {
 		return gofuse.EINVAL
 	}
 	ctx, done := fs.request(cancel, &in.InHeader)
@@ -113,6 +113,9 @@ func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, 
 	from := client.Entry{Parent: fs.inode(in.NodeId), Name: name}
 	to := client.Entry{Parent: fs.inode(in.Newdir), Name: newName}
 	opts := client.RenameOptions{NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0, Exchange: in.Flags&unix.RENAME_EXCHANGE != 0}
+	if in.Flags&unix.RENAME_WHITEOUT != 0 {
+		opts.Whiteout = &client.NodeOptions{UID: in.Uid, GID: in.Gid}
+	}
 	if opts.NoReplace || opts.Exchange {
 		return status(fs.client.Inodes().Rename(ctx, from, to, opts))
 	}

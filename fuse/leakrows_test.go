@@ -61,7 +61,7 @@ func spliced(fd int, off int64, want int) error {
 
 const leakContent = 10_000
 
-var leakRows = []leakRow{
+var leakRows = append(rangeRows, []leakRow{
 	{name: "stat", ops: []string{"Lookup", "GetAttr"}, asks: "lookup",
 		prep: onPath(func(e *leakEnv, _ string) error { return unix.Stat(e.file, &unix.Stat_t{}) }, nil)},
 	{name: "stat of nothing", ops: []string{"Lookup"}, asks: "lookup", want: unix.ENOENT,
@@ -230,21 +230,21 @@ var leakRows = []leakRow{
 		fd, undo := e.shared(e.dir)
 		return leakCall{func() error { return unix.Fsync(fd) }, undo}
 	}},
-	{name: "lseek to data", ops: []string{"GetAttr"}, asks: "getattr", prep: onFile(func(_ *leakEnv, fd int) error {
+	{name: "lseek to data", ops: []string{"Lseek"}, asks: "getattr", prep: onFile(func(_ *leakEnv, fd int) error {
 		off, err := unix.Seek(fd, 100, unix.SEEK_DATA)
 		return size(int(off), 100, err)
 	})},
-	{name: "lseek to a hole", ops: []string{"GetAttr"}, asks: "getattr", prep: onFile(func(_ *leakEnv, fd int) error {
+	{name: "lseek to a hole", ops: []string{"Lseek"}, asks: "getattr", prep: onFile(func(_ *leakEnv, fd int) error {
 		off, err := unix.Seek(fd, 100, unix.SEEK_HOLE)
 		return size(int(off), leakContent, err)
 	})},
-	{name: "lseek past the end", ops: []string{"GetAttr"}, asks: "getattr", want: unix.ENXIO, prep: onFile(func(_ *leakEnv, fd int) error {
+	{name: "lseek past the end", ops: []string{"Lseek"}, asks: "getattr", want: unix.ENXIO, prep: onFile(func(_ *leakEnv, fd int) error {
 		_, err := unix.Seek(fd, leakContent, unix.SEEK_DATA)
 		return err
 	})},
 	{name: "statfs", ops: []string{"StatFs"}, asks: "getcluster",
 		prep: onPath(func(e *leakEnv, _ string) error { return unix.Statfs(e.dir, &unix.Statfs_t{}) }, nil)},
-}
+}...)
 
 func openOf(name func(*leakEnv) string, flags int) func(*leakEnv, string) leakCall {
 	return func(e *leakEnv, _ string) leakCall {

@@ -16,12 +16,8 @@ import (
 
 // failing are the tests of go-fuse's suite that fail, with the reason.
 var failing = map[string]string{
-	"Fallocate":           noFallocate,
-	"FallocateKeepSize":   noFallocate,
 	"FcntlFlockLocksFile": "both of its locks are of one process, which POSIX grants; no Linux file system passes",
 }
-
-const noFallocate = "space cannot be reserved, and to say that it was would be no promise: fallocate is EOPNOTSUPP, upon which posix_fallocate writes zeros"
 
 // envListed makes a child run one of them.
 const envListed = "MORAINE_TEST_LISTED"

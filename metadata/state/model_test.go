@@ -78,9 +78,9 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 	runModels(t, first, testseed.Runs(t, 1, 40), steps)
 }
 
-// TestRandomCommandsAreOfEveryKind runs a seed that is known to reach every command.
+// TestRandomCommandsAreOfEveryKind runs seeds that are known to reach every command.
 func TestRandomCommandsAreOfEveryKind(t *testing.T) {
-	if made := runModels(t, 1, testseed.Of(1, 3), fewCommands); !t.Failed() {
+	if made := runModels(t, 62, testseed.Of(2, 4), fewCommands); !t.Failed() {
 		holdCommands(t, made)
 	}
 }
@@ -212,6 +212,9 @@ func (m *model) step() {
 	}
 	if m.dice.IntN(12) == 0 {
 		m.stepPack()
+	}
+	if m.dice.IntN(8) == 0 {
+		m.stepRange()
 	}
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {

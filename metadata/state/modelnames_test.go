@@ -97,6 +97,9 @@ func (m *model) stepRename(c *client) {
 	op.NoReplace = m.rng.IntN(5) == 0
 	op.Exchange = !op.NoReplace && m.rng.IntN(5) == 0
 	op.Keep = m.rng.IntN(3) == 0 && !m.linkedAt(newDir, newName)
+	if op.Whiteout = !op.Exchange && m.dice.IntN(6) == 0; op.Whiteout {
+		op.Uid, op.Gid = 7, 8
+	}
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
 	from, to := dir.children[name], newDir.children[newName]
 	switch {
@@ -130,6 +133,13 @@ func (m *model) stepRename(c *client) {
 		}
 		delete(dir.children, name)
 		newDir.children[newName], from.parent = from, newDir
+		if op.Whiteout {
+			n := &modelNode{id: c.inodeAt(dir.id, name), typ: wire.FileType_FILE_TYPE_CHAR_DEVICE, parent: dir, names: 1}
+			if n.attr = attrOf(c.attr(n.id)); n.attr.mode != 0 || n.attr.uid != 7 {
+				m.t.Fatalf("a whiteout has the attributes %v", n.attr)
+			}
+			dir.children[name], m.nodes = n, append(m.nodes, n)
+		}
 	}
 }
 

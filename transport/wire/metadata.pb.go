@@ -5904,15 +5904,20 @@ func (x *Xattr) GetValue() []byte {
 }
 
 type Rename struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	NewParent     uint64                 `protobuf:"fixed64,3,opt,name=new_parent,json=newParent,proto3" json:"new_parent,omitempty"`
-	NewName       string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
-	NoReplace     bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
-	Exchange      bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a replaced file: as Remove.keep
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a directory that holds committed checkpoints
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	NewParent uint64                 `protobuf:"fixed64,3,opt,name=new_parent,json=newParent,proto3" json:"new_parent,omitempty"`
+	NewName   string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
+	NoReplace bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
+	Exchange  bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
+	Keep      bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a replaced file: as Remove.keep
+	Force     bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a directory that holds committed checkpoints
+	// In the same entry, the old name becomes a character device 0/0, which overlay file systems
+	// take for a removed entry. Not with exchange.
+	Whiteout      bool   `protobuf:"varint,786,opt,name=whiteout,proto3" json:"whiteout,omitempty"`
+	Uid           uint32 `protobuf:"varint,787,opt,name=uid,proto3" json:"uid,omitempty"` // owner of that device node
+	Gid           uint32 `protobuf:"varint,788,opt,name=gid,proto3" json:"gid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6001,6 +6006,27 @@ func (x *Rename) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *Rename) GetWhiteout() bool {
+	if x != nil {
+		return x.Whiteout
+	}
+	return false
+}
+
+func (x *Rename) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Rename) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
 }
 
 // Remove removes one entry: a file or link, or an empty directory.
@@ -6984,8 +7010,12 @@ type Commit struct {
 	// OVERLAY without stripes: merges tables of the file's extents in this range, for a
 	// commit that was too large because of their number. The bytes do not change. Until
 	// CommitReply.merged_to is merge_to, the next request continues from there.
-	MergeFrom     uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom,proto3" json:"merge_from,omitempty"`
-	MergeTo       uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: no merge
+	MergeFrom uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom,proto3" json:"merge_from,omitempty"`
+	MergeTo   uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: no merge
+	// OVERLAY without stripes and merge: this range becomes a hole. TooLarge if it lies
+	// over too many tables: then the client sends smaller ranges.
+	PunchFrom     uint64 `protobuf:"varint,786,opt,name=punch_from,json=punchFrom,proto3" json:"punch_from,omitempty"`
+	PunchTo       uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo,proto3" json:"punch_to,omitempty"` // 0: no hole
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7107,6 +7137,20 @@ func (x *Commit) GetMergeFrom() uint64 {
 func (x *Commit) GetMergeTo() uint64 {
 	if x != nil {
 		return x.MergeTo
+	}
+	return 0
+}
+
+func (x *Commit) GetPunchFrom() uint64 {
+	if x != nil {
+		return x.PunchFrom
+	}
+	return 0
+}
+
+func (x *Commit) GetPunchTo() uint64 {
+	if x != nil {
+		return x.PunchTo
 	}
 	return 0
 }
@@ -7257,13 +7301,16 @@ type Clone struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                                              // the changed file
 	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
-	Mode             CommitMode             `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`                    // REPLACE, or APPEND: the ranges follow each other from 0, or from the current end
-	Ranges           []*CloneRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	Link             *LinkTarget            `protobuf:"bytes,5,opt,name=link,proto3" json:"link,omitempty"`    // as in Commit
-	Mtime            int64                  `protobuf:"varint,6,opt,name=mtime,proto3" json:"mtime,omitempty"` // 0: the time of the command
-	Final            bool                   `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"` // as in Commit
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The ranges follow each other: with REPLACE from 0, with APPEND from the current end, with
+	// OVERLAY from offset on, over what is there. A hole in them is a hole afterwards.
+	Mode          CommitMode    `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
+	Ranges        []*CloneRange `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Link          *LinkTarget   `protobuf:"bytes,5,opt,name=link,proto3" json:"link,omitempty"`        // as in Commit
+	Mtime         int64         `protobuf:"varint,6,opt,name=mtime,proto3" json:"mtime,omitempty"`     // 0: the time of the command
+	Final         bool          `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"`     // as in Commit
+	Offset        uint64        `protobuf:"varint,786,opt,name=offset,proto3" json:"offset,omitempty"` // OVERLAY only; no range is then of the file itself
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Clone) Reset() {
@@ -7343,6 +7390,13 @@ func (x *Clone) GetFinal() bool {
 		return x.Final
 	}
 	return false
+}
+
+func (x *Clone) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 type CloneRange struct {
@@ -14659,7 +14713,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"1\n" +
 	"\x05Xattr\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\xd4\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\x97\x02\n" +
 	"\x06Rename\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -14670,7 +14724,10 @@ const file_metadata_proto_rawDesc = "" +
 	"no_replace\x18\x05 \x01(\bR\tnoReplace\x12\x1a\n" +
 	"\bexchange\x18\x06 \x01(\bR\bexchange\x12\x12\n" +
 	"\x04keep\x18\a \x01(\bR\x04keep\x12\x15\n" +
-	"\x05force\x18\xa8\x05 \x01(\bR\x05force\"\x95\x01\n" +
+	"\x05force\x18\xa8\x05 \x01(\bR\x05force\x12\x1b\n" +
+	"\bwhiteout\x18\x92\x06 \x01(\bR\bwhiteout\x12\x11\n" +
+	"\x03uid\x18\x93\x06 \x01(\rR\x03uid\x12\x11\n" +
+	"\x03gid\x18\x94\x06 \x01(\rR\x03gid\"\x95\x01\n" +
 	"\x06Remove\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -14754,7 +14811,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\xd8\x04 \x01(\fR\n" +
 	"capability\x12.\n" +
-	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xb3\x03\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xef\x03\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -14770,7 +14827,10 @@ const file_metadata_proto_rawDesc = "" +
 	" \x01(\bR\x05final\x12\x1d\n" +
 	"\n" +
 	"merge_from\x18\r \x01(\x04R\tmergeFrom\x12\x19\n" +
-	"\bmerge_to\x18\x0e \x01(\x04R\amergeTo\"\x95\x01\n" +
+	"\bmerge_to\x18\x0e \x01(\x04R\amergeTo\x12\x1e\n" +
+	"\n" +
+	"punch_from\x18\x92\x06 \x01(\x04R\tpunchFrom\x12\x1a\n" +
+	"\bpunch_to\x18\x93\x06 \x01(\x04R\apunchTo\"\x95\x01\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
@@ -14783,7 +14843,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05ctime\x18\x03 \x01(\x03R\x05ctime\"\x84\x02\n" +
+	"\x05ctime\x18\x03 \x01(\x03R\x05ctime\"\x9d\x02\n" +
 	"\x05Clone\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12,\n" +
@@ -14791,7 +14851,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06ranges\x18\x04 \x03(\v2\x18.moraine.wire.CloneRangeR\x06ranges\x12,\n" +
 	"\x04link\x18\x05 \x01(\v2\x18.moraine.wire.LinkTargetR\x04link\x12\x14\n" +
 	"\x05mtime\x18\x06 \x01(\x03R\x05mtime\x12\x14\n" +
-	"\x05final\x18\a \x01(\bR\x05final\"r\n" +
+	"\x05final\x18\a \x01(\bR\x05final\x12\x17\n" +
+	"\x06offset\x18\x92\x06 \x01(\x04R\x06offset\"r\n" +
 	"\n" +
 	"CloneRange\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x1e\n" +

@@ -46,16 +46,21 @@ func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 	}
 	mode := op.GetMode()
 	switch {
-	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d is invalid: a clone replaces the content of the file or appends to it", mode)
+	case mode < wire.CommitMode_COMMIT_MODE_OVERLAY || mode > wire.CommitMode_COMMIT_MODE_APPEND:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d is unknown", mode)
+	case op.GetOffset() != 0 && (mode != wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetOffset() > tree.MaxFileSize):
+		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "the offset %d is invalid in mode %d", op.GetOffset(), mode)
 	case len(op.GetRanges()) > maxCloneRanges:
 		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "the request has %d ranges, %d at most", len(op.GetRanges()), maxCloneRanges)
 	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.Generation:
 		return nil, kvtx.Fail(moraine.Conflict, "clone", i.Id.String(), "the file has generation %d, but the request expects %d", i.Generation, op.GetExpectGeneration())
 	}
 	w := &cloneWork{op: op, i: i, level: moraine.NVMe}
-	if mode == wire.CommitMode_COMMIT_MODE_APPEND {
+	switch mode {
+	case wire.CommitMode_COMMIT_MODE_APPEND:
 		w.base = i.Size
+	case wire.CommitMode_COMMIT_MODE_OVERLAY:
+		w.base = int64(op.GetOffset())
 	}
 	w.end = w.base
 	for _, r := range op.GetRanges() {
@@ -87,6 +92,10 @@ func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
 		return err
 	}
 	name := src.Id.String()
+	if src.Id == w.i.Id && w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY {
+		// The old content of the range gives up its stripes before the new content counts them.
+		return kvtx.Fail(moraine.InvalidArgument, "clone", name, "a range of a file cannot lie over the file itself: copy it instead")
+	}
 	if src.Tenant != w.i.Tenant {
 		return kvtx.Fail(moraine.CrossTenant, "clone", name, "the source belongs to another tenant: copy it instead")
 	}
@@ -155,9 +164,13 @@ func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
 // layClone makes the pieces the content of the file.
 func layClone(t *kvtx.Tx, w *cloneWork) error {
 	i := w.i
-	old := uint64(0)
+	old, size := uint64(0), i.Size
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
 		old = i.DropContent()
+	} else if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY && w.base < w.end {
+		if err := layout.Clear(t, i, w.base, w.end); err != nil {
+			return err
+		}
 	}
 	if i.Stored == 0 {
 		i.Level, i.Degraded = moraine.NVMe, 0
@@ -179,7 +192,9 @@ func layClone(t *kvtx.Tx, w *cloneWork) error {
 	if err := layout.Discard(t, old); err != nil {
 		return err
 	}
-	i.Size = w.end
+	if i.Size = w.end; w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY {
+		i.Size = max(size, w.end)
+	}
 	i.Mtime, i.Ctime = t.Now, t.Now
 	if w.op.GetMtime() != 0 {
 		i.Mtime = w.op.GetMtime()

@@ -122,6 +122,11 @@ func layExtents(t *kvtx.Tx, w *commitWork) error {
 	} else if err := layout.Overlay(t, i, w.extents); err != nil {
 		return err
 	}
+	if to := w.op.GetPunchTo(); to != 0 {
+		if err := layout.Punch(t, i, int64(w.op.GetPunchFrom()), int64(to)); err != nil {
+			return err
+		}
+	}
 	if to := w.op.GetMergeTo(); to != 0 {
 		var err error
 		if w.mergedTo, err = layout.MergeTables(t, i, int64(w.op.GetMergeFrom()), int64(to)); err != nil {

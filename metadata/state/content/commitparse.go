@@ -30,6 +30,9 @@ func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 	case op.GetMergeTo() != 0 && (len(op.GetStripes()) > 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_OVERLAY ||
 		op.GetMergeTo() > tree.MaxFileSize || op.GetMergeFrom() >= op.GetMergeTo()):
 		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "the merge of tables from byte %d to %d is invalid", op.GetMergeFrom(), op.GetMergeTo())
+	case op.GetPunchTo() != 0 && (len(op.GetStripes()) > 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMergeTo() != 0 ||
+		op.GetPunchTo() > tree.MaxFileSize || op.GetPunchFrom() >= op.GetPunchTo()):
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "the hole from byte %d to %d is invalid", op.GetPunchFrom(), op.GetPunchTo())
 	}
 	w := &commitWork{op: op, i: i, level: moraine.NVMe}
 	if l := op.GetLevel(); l != 0 {

@@ -14,6 +14,9 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if op.GetNoReplace() && op.GetExchange() {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "a rename cannot set both no_replace and exchange")
 	}
+	if op.GetWhiteout() && op.GetExchange() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "an exchange leaves no name free for a whiteout")
+	}
 	if err := CheckName("rename", op.GetNewName()); err != nil {
 		return nil, err
 	}
@@ -45,7 +48,7 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 		if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
 			return nil, err
 		}
-		return tree.EntryReply(child), nil
+		return tree.EntryReply(child), whiteOut(t, op, dir)
 	}
 	target, err := tree.Inode(t, e.Inode)
 	if err != nil {
@@ -121,7 +124,23 @@ func replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Ino
 	if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
 		return nil, err
 	}
-	return tree.EntryReply(child), nil
+	return tree.EntryReply(child), whiteOut(t, op, dir)
+}
+
+// whiteOut puts a whiteout at the name that a rename left, if the request wants one.
+func whiteOut(t *kvtx.Tx, op *wire.Rename, dir *record.Inode) error {
+	if !op.GetWhiteout() {
+		return nil
+	}
+	n := record.Inode{Typ: record.TypeChar, Uid: squashed(t.Scope, op.GetUid()), Gid: squashed(t.Scope, op.GetGid()), Nlink: 1,
+		Tenant: dir.Tenant, Parent: dir.Id, Name: op.GetName()}
+	inheritGroup(&n, dir)
+	child, err := MakeInode(t, n)
+	if err != nil {
+		return err
+	}
+	Link(t, dir, op.GetName(), child)
+	return nil
 }
 
 // exchange swaps two entries.

@@ -1,0 +1,36 @@
+package fuse
+
+import (
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine/client"
+)
+
+// Tmpfile implements gofuse.RawFileSystem: open with O_TMPFILE. The session owns the
+// file until a link names it or its last close releases it.
+func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *gofuse.CreateOut) gofuse.Status {
+	ctx, done := o.request(cancel, &in.InHeader)
+	defer done()
+	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), client.NodeOptions{Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid})
+	if err != nil {
+		return nodeStatus(err)
+	}
+	s, err := o.files.pin(ctx, attr.Inode())
+	if err != nil {
+		return status(err)
+	}
+	o.files.keep(s)
+	fh, err := o.openPinned(ctx, s, in.Flags)
+	if err != nil {
+		return nodeStatus(err)
+	}
+	o.fillEntry(attr, &out.EntryOut)
+	out.Fh, out.OpenFlags = fh, openFlags
+	return gofuse.OK
+}
+
+// keep records that the session owns the inode, which has no name.
+func (t *table) keep(s *openInode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.kept = true
+}
