@@ -21,6 +21,19 @@ func (m *model) stepRange() {
 	}
 }
 
+// merge merges tables of a range, which changes no byte.
+func (m *model) merge(c *client, f *modelNode) {
+	to := uint64(len(f.cells)) + 1
+	for from := m.rng.Uint64N(to); from < to; {
+		resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: f.id,
+			Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, MergeFrom: from, MergeTo: to}}})
+		m.expect(resp, "ok", "merge from %d to %d", from, to)
+		if from = resp.GetCommit().MergedTo; from == 0 {
+			m.t.Fatal("nothing was merged")
+		}
+	}
+}
+
 // punch makes a hole, which may end after the file, and may make it grow.
 func (m *model) punch(c *client, f *modelNode) {
 	from := m.rng.Uint64N(uint64(len(f.cells)) + 10)
