@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/rawclient"
@@ -18,6 +19,15 @@ type raw struct {
 func (r raw) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return r.meta.Do(ctx, req)
 }
+
+func (r raw) OnLost(drop func(ctx context.Context, inodes []moraine.InodeID)) { r.meta.OnLost(drop) }
+
+func (r raw) Keep(inode moraine.InodeID) (rawclient.Kept, bool) {
+	k, ok := r.meta.Keep(inode)
+	return rawclient.Kept(k), ok
+}
+
+func (r raw) AwaitDropped(ctx context.Context) bool { return r.meta.AwaitDropped(ctx) }
 
 // raw is how the other packages of this module reach the messages of the protocol. A struct that embeds
 // a client has it too.

@@ -99,6 +99,7 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 		return nodeStatus(err)
 	}
 	fillAttr(attr, &out.Attr)
+	out.SetTimeout(fs.trust(attr))
 	return gofuse.OK
 }
 

@@ -23,6 +23,7 @@ const envChild = "MORAINE_TEST_CHILD"
 var children = map[string]func(args []string) error{
 	"map-copies":  mapCopies,
 	"map-digests": mapDigests,
+	"map-peek":    mapPeek,
 	"map-random":  mapRandom,
 	"map-write":   mapWrite,
 }

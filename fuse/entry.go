@@ -22,6 +22,9 @@ func (fs *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name s
 	if err == nil {
 		attr, err = fs.present(ctx, attr)
 	}
+	if err == nil {
+		defer func() { out.SetAttrTimeout(fs.trust(attr)) }()
+	}
 	return fs.entry(attr, err, out)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // DefaultReadBytes is the default of Config.ReadBytes.
@@ -14,6 +15,22 @@ const DefaultReadBytes = defaultReadBytes
 
 // ReadMemory returns the bytes in use for replies to reads.
 func (m *Mount) ReadMemory() int64 { return m.fs.reads.InUse() }
+
+// Reads returns how many requests to read the kernel has sent.
+func (m *Mount) Reads() int {
+	var out dto.Metric
+	if err := m.fs.pages.reads.Write(&out); err != nil {
+		panic(err)
+	}
+	return int(out.GetCounter().GetValue())
+}
+
+// PagesInUse returns how many files with pages are open.
+func (m *Mount) PagesInUse() (n int) {
+	m.fs.pages.mu.Lock()
+	defer m.fs.pages.mu.Unlock()
+	return len(m.fs.pages.of) - m.fs.pages.unused.Len()
+}
 
 // Entries returns how many entries the mount's tables have: open files, inodes that
 // are open or being removed, and open directories.

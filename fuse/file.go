@@ -3,7 +3,6 @@ package fuse
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,15 +13,11 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// openFlags make reads and writes bypass the kernel's pages (see the package
-// comment). Writes to one file that do not extend it may run concurrently: the
-// handle orders them.
-const openFlags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
-
 // openFiles answers the requests about open files.
 type openFiles struct {
 	*calls
 	files table
+	pages *pages
 	level moraine.Level // Config.Level
 	// reads limits the bytes of reads being answered.
 	reads *limit.Semaphore
@@ -36,21 +31,20 @@ type openFiles struct {
 func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	fh, err := o.open(ctx, o.inode(in.NodeId), in.Flags)
+	err := o.open(ctx, o.inode(in.NodeId), in.Flags, out)
 	if err != nil {
 		return nodeStatus(err)
 	}
-	out.Fh, out.OpenFlags = fh, openFlags
 	return gofuse.OK
 }
 
 // open opens a file and adds it to the table.
-func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32) (fh uint64, err error) {
+func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32, out *gofuse.OpenOut) error {
 	// Pin it first, so that a removal of its name from now on knows that it must be
 	// kept.
 	s, err := o.files.pin(ctx, inode)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	return o.openPinned(ctx, s, flags)
 }
@@ -64,16 +58,19 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32) 
 	h, err := o.client.Inodes().OpenHandle(ctx, inode, opts)
 	if err != nil {
 		o.release(s, o.files.unpin(s))
-		return 0, err
+		return err
 	}
 	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY
 	if h.Attr().Sealed() && (writes || flags&syscall.O_TRUNC != 0) {
 		_ = h.Close(ctx) // nothing was written
 		o.release(s, o.files.unpin(s))
-		return 0, &moraine.Error{Op: "open", Ref: inode.String(), Kind: moraine.Immutable}
+		return &moraine.Error{Op: "open", Ref: inode.String(), Kind: moraine.Immutable}
 	}
 	s.notePrivileges(h.Attr().Mode())
-	return o.files.add(&file{state: s, handle: h, writes: writes}), nil
+	f := &file{state: s, handle: h, writes: writes}
+	out.OpenFlags = o.pagesFor(f, flags)
+	out.Fh = o.files.add(f)
+	return nil
 }
 
 // release releases the content of an inode without a name, if the table says so.
@@ -103,12 +100,10 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 	if err != nil {
 		return status(err)
 	}
-	fh, err := o.open(ctx, attr.Inode(), in.Flags)
-	if err != nil {
+	if err := o.open(ctx, attr.Inode(), in.Flags, &out.OpenOut); err != nil {
 		return nodeStatus(err)
 	}
 	o.fillEntry(attr, &out.EntryOut)
-	out.Fh, out.OpenFlags = fh, openFlags
 	return gofuse.OK
 }
 
@@ -122,6 +117,9 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	}
 	if err := f.close(o.life); err != nil {
 		o.log.Error("file commit failed after close", "inode", f.state.inode, "err", err)
+	}
+	if f.paged != nil {
+		o.pages.leave(f.paged)
 	}
 	o.release(f.state, o.files.unpin(f.state))
 }
@@ -172,8 +170,9 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 	// Only a reply with bytes keeps them: for one without, the server does not call
 	// Done. A panic ends only this request.
 	defer func() { o.reads.Release(granted) }()
-	n, err := f.handle.ReadAt(ctx, buf, int64(in.Offset))
-	if err != nil && !errors.Is(err, io.EOF) {
+	o.pages.reads.Inc()
+	n, err := o.read(ctx, f, in, buf)
+	if err != nil {
 		return nil, status(err)
 	}
 	if n == 0 {
@@ -228,6 +227,7 @@ func (o *openFiles) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byt
 	appends := in.Flags&syscall.O_APPEND != 0 && own
 	if appends {
 		_, n, err = f.handle.Append(ctx, data)
+		o.settle(ctx) // the kernel has dropped pages where it takes the end to be
 	} else {
 		n, err = f.handle.WriteAt(ctx, data, int64(in.Offset))
 	}

@@ -80,16 +80,16 @@ func TestReadsDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 		mount:  fuse.Config{ReadBytes: size, Patience: time.Second}})
 	writer := mount(t, c, "c2")
 	data := randomBytes(seed(t), size)
-	require.NoError(t, os.WriteFile(writer.at("file"), data, 0o644))
-	open := func() int {
-		fd, err := syscall.Open(m.at("file"), syscall.O_RDONLY, 0)
+	open := func(name string) int { // reads of one file would wait for each other's pages
+		require.NoError(t, os.WriteFile(writer.at(name), data, 0o644))
+		fd, err := syscall.Open(m.at(name), syscall.O_RDONLY, 0)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = syscall.Close(fd) })
 		return fd
 	}
+	first, second := open("first"), open("second")
 	servers.hold("get_chunk", 0)
 	defer servers.open()
-	first, second := open(), open()
 	got, read := make([]byte, size), make(chan error, 1)
 	go func() {
 		_, err := syscall.Pread(first, got, 0)

@@ -2,13 +2,13 @@
 // FUSE requests to package client, and the client's errors to errnos. It decides
 // nothing: the client and the metadata service define what a call means.
 //
-// It caches nothing uncertain. The kernel gets no validity for names and
-// attributes, so each call comes here and sees everything acknowledged anywhere
-// before it began. The client answers from its cache where it holds a cache lease.
-// Files are opened with direct I/O: read returns exactly the bytes that the client
-// returned, and ends where the file ends. With cached pages the kernel would fill a
-// page with zeros past an older size. Mapped files still use the kernel's pages;
-// each mmap begins with none.
+// It caches nothing uncertain. The kernel gets no validity for names, so each call
+// comes here and sees everything acknowledged anywhere before it began. The client
+// answers from its cache where it holds a cache lease. Under such a lease the kernel
+// keeps the pages and the attributes of files that are only read (pages.go). It drops
+// them before the client acknowledges a change. All other files are opened with direct
+// I/O: read returns exactly the bytes that the client returned, and ends where the
+// file ends. Where these are mapped, each mmap begins without pages.
 //
 // One path through it: an application's write becomes a request of up to 1 MiB
 // (file.go). The mount copies it into the file's client.Handle, which makes
@@ -32,6 +32,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/internal/metric"
+	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -78,11 +80,14 @@ type Metrics struct {
 	// WaitsExceeded counts the calls that failed since a limited resource of the
 	// mount did not become free in time.
 	WaitsExceeded *prometheus.CounterVec
+	// Reads counts the kernel's requests to read.
+	Reads prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse")}
+	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
+		Reads: metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages.")}
 }
 
 const (
@@ -138,6 +143,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	c.undisturbed.Store(int64(undisturbed))
 	files := &openFiles{calls: c, level: cfg.Level, orphans: newOrphans(deps.Client.Inodes().Release, deps.Log), reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
+	files.pages = newPages(rawclient.Of(deps.Client), c.node, deps.Metrics.Reads)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: &files.files}
@@ -179,6 +185,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		err = m.end(server, served)
 	}
 	m.fs.background.Wait()
+	m.fs.pages.late.Wait()
 	m.fs.orphans.end()
 	return errors.Join(err, m.fs.files.closeAll(m.fs.life))
 }
@@ -207,6 +214,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	if err != nil {
 		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
 	}
+	m.fs.pages.begin(server)
 	closeOnExec(m.fs.log)
 	return server, nil
 }

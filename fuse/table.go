@@ -19,6 +19,9 @@ type file struct {
 	handle *client.Handle
 	// writes is set if it was opened for writing.
 	writes bool
+	// paged is not nil if reads go through the kernel's pages.
+	paged   *pagedInode
+	pagedIn uint64 // the epoch of paged at the open
 
 	// ending orders its close and the end of the mount, which commits all files,
 	// including those that are being closed.

@@ -9,6 +9,7 @@ package rawclient
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
@@ -33,6 +34,18 @@ type Client interface {
 	// concerns what the old session owned. Then the error is SessionExpired, and later requests run
 	// under the new session.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
+
+	// OnLost names who keeps copies of content and attributes under the client's cache leases. drop
+	// is called, in goroutines of its own, when the copies of some inodes are no longer valid. It
+	// returns when none is left, or ctx has ended. The client acknowledges a recall only after that.
+	OnLost(drop func(ctx context.Context, inodes []moraine.InodeID))
+
+	// Keep permits copies of an inode's committed content and attributes, from now until drop is
+	// called for it. It returns false if no lease covers the inode now.
+	Keep(inode moraine.InodeID) (Kept, bool)
+
+	// AwaitDropped waits until no copies are left of what was lost before, for a second at most.
+	AwaitDropped(ctx context.Context) bool
 
 	// RebuildChunk returns the bytes of a chunk, from its device if that still has
 	// them, or computed from k others. Either way it verifies them against the
@@ -78,6 +91,13 @@ type Client interface {
 	// that names files, it packs the pieces of all of them together. It returns
 	// what was replaced, also on error, and the caller may repeat it after one.
 	RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error)
+}
+
+// Kept describes an inode of which the caller of Client.Keep may keep copies.
+type Kept struct {
+	Generation moraine.Generation // of its content
+	// Trust is how long the client trusts its leases if no server renews them.
+	Trust time.Duration
 }
 
 // Rewritten counts what RewriteStripes put into new stripes.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"container/list"
+	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -42,6 +43,7 @@ type cache struct {
 	events    eventLog
 	// doubted gets a value when the client must begin a new standing.
 	doubted chan struct{}
+	copies  copies // that others keep under the leases
 }
 
 // standing is the state with the service under which all leases are valid.
@@ -73,16 +75,18 @@ type leased struct {
 type cachedAttr struct {
 	attr  *wire.Attr
 	under *leased
+	kept  bool // there are copies outside the cache (copies.go)
 }
 
 func newCache(limit int, clk clock.Clock, m *metrics.Metrics) *cache {
-	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1)}
+	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1), copies: copies{wake: make(chan struct{}, 1), losing: map[moraine.InodeID]int{}}}
 	c.clear()
 	return c
 }
 
 // clear empties the cache. The caller holds the mutex.
 func (c *cache) clear() {
+	c.loseAll()
 	c.leases, c.attrs, c.items = map[uint64]*leased{}, map[uint64]cachedAttr{}, 0
 	c.back, c.returning = nil, map[uint64]struct{}{}
 	c.recent.Init()
@@ -101,9 +105,18 @@ func (c *cache) usable() bool {
 	if c == nil || !c.standing.trusted {
 		return false
 	}
+	return c.elapsed() < c.standing.trust
+}
+
+// elapsed is the time since the client sent the last renewal that was granted, or a very long one
+// if the clocks disagree. The caller holds the mutex.
+func (c *cache) elapsed() time.Duration {
 	now := c.clock.Now()
 	measured, shown := now.Sub(c.standing.sent), now.Round(0).Sub(c.standing.sent.Round(0))
-	return (shown-measured).Abs() <= clockSlip && max(measured, shown) < c.standing.trust
+	if (shown - measured).Abs() > clockSlip {
+		return math.MaxInt64
+	}
+	return max(measured, shown)
 }
 
 // free reports whether an inode is not put aside. The caller holds the mutex.

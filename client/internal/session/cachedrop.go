@@ -17,6 +17,7 @@ const (
 // dropAttr, dropEntry and giveBack remove something. The caller holds the mutex.
 func (c *cache) dropAttr(inode uint64) {
 	if a, ok := c.attrs[inode]; ok {
+		c.lose(inode)
 		delete(c.attrs, inode)
 		delete(a.under.attrs, inode)
 		c.items--
@@ -36,6 +37,7 @@ func (c *cache) dropEntry(l *leased, name string) {
 // empty drops all content under a lease, but keeps the lease.
 func (c *cache) empty(l *leased) {
 	for inode := range l.attrs {
+		c.lose(inode)
 		delete(c.attrs, inode)
 	}
 	c.items -= len(l.attrs) + len(l.entries)
@@ -118,6 +120,7 @@ func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64,
 	defer c.mu.Unlock()
 	for _, inode := range named {
 		c.aside[inode]++
+		c.lose(inode)
 	}
 	if c.standing.session == session {
 		epoch = c.standing.epoch

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/morainefs/moraine/transport/wire"
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
 
 // asking is the state at the sending of a read that may fill the cache.
 type asking struct {
@@ -76,10 +80,13 @@ func (f *filling) attr(a *wire.Attr) {
 	if !f.granted[lease] || !f.fresh(lease) || !f.fresh(a.Inode) {
 		return
 	}
+	l, old := f.c.leases[lease], f.c.attrs[a.Inode]
+	if old.kept && old.under == l && proto.Equal(old.attr, a) {
+		return // what it already knows, so the copies stay
+	}
 	f.c.dropAttr(a.Inode)
-	l := f.c.leases[lease]
 	l.attrs[a.Inode] = struct{}{}
-	f.c.attrs[a.Inode] = cachedAttr{a, l}
+	f.c.attrs[a.Inode] = cachedAttr{attr: a, under: l}
 	f.c.items++
 }
 

@@ -78,6 +78,9 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 		return false
 	}
 	req := k.cache.beginning(s.Id)
+	if !k.cache.awaitDropped(ctx) { // the service recalls nothing of an earlier standing
+		return false
+	}
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
 	if retry.IsKind(err, moraine.SessionExpired) {
@@ -108,6 +111,8 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	st := &c.standing
 	st.trusted, st.carried = false, 0
 	st.epoch++
+	c.copies.settled = 0
+	c.loseAll()
 	// Leases that were being returned are no longer held.
 	c.back, c.returning = nil, map[uint64]struct{}{}
 	c.events.all()
@@ -180,6 +185,9 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *Session) {
 func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	failures, failing := 0, time.Time{}
 	for ctx.Err() == nil {
+		if !k.cache.awaitDropped(ctx) {
+			return // what is not acknowledged delays others: better to have no standing
+		}
 		req := k.cache.keeping()
 		req.WaitMillis = uint32(recallWait.Milliseconds())
 		r, err := k.ask(ctx, s, req, recallWait+k.meta.attempt)
@@ -210,7 +218,12 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 func (c *cache) keeping() *wire.Leases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	req := &wire.Leases{Epoch: c.standing.epoch, Ack: c.standing.carried, Returned: c.back}
+	req := &wire.Leases{Epoch: c.standing.epoch, Ack: c.copies.settled}
+	if !c.copies.allDropped() { // copies may show what was recalled
+		return req
+	}
+	c.copies.settled = c.standing.carried
+	req.Ack, req.Returned = c.copies.settled, c.back
 	if len(c.back) > 0 {
 		c.returns++
 		req.Returns, c.back = c.returns, nil

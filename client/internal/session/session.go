@@ -50,6 +50,7 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	running.Go(func() { m.renewEvery(life) })
 	if m.cache != nil {
 		running.Go(func() { m.keepLeases(life) })
+		running.Go(func() { m.cache.dropEach(life, running.Go) })
 	}
 	return nil
 }

@@ -1,0 +1,149 @@
+package fuse
+
+import (
+	"container/list"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/morainefs/moraine"
+)
+
+// pagedInode is a file of which the kernel may have pages.
+type pagedInode struct {
+	inode      moraine.InodeID
+	users      int           // open files and running drops; guarded by pages.mu
+	at         *list.Element // in pages.unused; nil while there are users
+	turn       sync.Mutex    // held by a drop
+	rewatching atomic.Bool
+
+	mu sync.Mutex // guards the fields below
+	// generation is that of the pages, 0 while they are not watched.
+	generation moraine.Generation
+	// clean says that the kernel has no pages of another generation.
+	clean    bool
+	epoch    uint64 // rises when a drop begins, when it ends, and when a watch begins
+	dropping bool
+	filling  map[*fill]struct{} // reads that run now
+	filled   []span             // what reads filled since the last step of the running drop
+}
+
+// fill is one read that may fill pages.
+type fill struct {
+	span
+	// locked says that the kernel has these pages locked until the answer. A read past the pages
+	// locks none.
+	locked  bool
+	epoch   uint64
+	watched bool
+}
+
+// span is a range of bytes.
+type span struct{ off, end int64 }
+
+// everything is all pages of a file.
+var everything = span{0, moraine.MaxFileSize}
+
+func newPagedInode(inode moraine.InodeID) *pagedInode {
+	return &pagedInode{inode: inode, filling: map[*fill]struct{}{}}
+}
+
+// watched returns the generation of the pages that are watched, 0 for none.
+func (n *pagedInode) watched() moraine.Generation {
+	_, generation := n.now()
+	return generation
+}
+
+// watchUnused begins to watch a file without users, unless a read of it runs. The kernel may still
+// have old pages. It drops them before the open returns to the program.
+func (n *pagedInode) watchUnused(generation moraine.Generation) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.filling) > 0 {
+		return false
+	}
+	n.epoch++
+	n.generation, n.clean = generation, false
+	return true
+}
+
+// opened returns whether the kernel may keep its pages for a file that is being opened.
+func (n *pagedInode) opened() (epoch uint64, keep bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.epoch, n.generation != 0 && n.clean
+}
+
+func (n *pagedInode) now() (epoch uint64, generation moraine.Generation) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.epoch, n.generation
+}
+
+// beginFill begins a read. watched says that it needs no look at the newest attributes: the pages
+// are watched, or are being dropped.
+// The file was opened in epoch opened: the kernel dropped older pages then.
+func (n *pagedInode) beginFill(s span, locked bool, opened uint64) *fill {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clean = n.clean || locked && opened == n.epoch
+	f := &fill{span: s, locked: locked, epoch: n.epoch, watched: n.generation != 0 || n.dropping}
+	n.filling[f] = struct{}{}
+	return f
+}
+
+// endFill ends a read. again says that its bytes may be older than a drop, unwatched that no drop
+// will follow when the file changes.
+func (n *pagedInode) endFill(f *fill) (again, unwatched bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.filling, f)
+	if n.dropping {
+		n.filled = append(n.filled, f.span)
+		return false, false
+	}
+	return n.epoch != f.epoch, n.generation == 0
+}
+
+// beginDrop returns what to drop first: all but the pages that are locked for a read. No program
+// sees these before its answer.
+func (n *pagedInode) beginDrop() []span {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.epoch++
+	n.generation, n.clean, n.dropping = 0, false, true
+	return n.unlocked([]span{everything})
+}
+
+// nextDrop returns what reads have filled since the last step. If that is nothing the drop is over.
+func (n *pagedInode) nextDrop(next moraine.Generation) (todo []span, over bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.filled) == 0 {
+		n.epoch++
+		n.generation, n.clean, n.dropping = next, next != 0, false
+		return nil, true
+	}
+	todo, n.filled = n.unlocked(n.filled), nil
+	return todo, false
+}
+
+// unlocked returns ranges without the pages that are locked. The caller holds the mutex.
+func (n *pagedInode) unlocked(todo []span) []span {
+	for f := range n.filling {
+		if !f.locked {
+			continue
+		}
+		var left []span
+		for _, s := range todo {
+			if s.off < f.off {
+				left = append(left, span{s.off, min(s.end, f.off)})
+			}
+			if s.end > f.end {
+				left = append(left, span{max(s.off, f.end), s.end})
+			}
+		}
+		todo = left
+	}
+	return slices.DeleteFunc(todo, func(s span) bool { return s.off >= s.end })
+}

@@ -1,0 +1,112 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"io"
+	"syscall"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+)
+
+// pagesFor decides whether a file that is being opened has pages, and returns the flags for the
+// kernel. A writer has none: its bytes are on their way when write returns.
+func (o *openFiles) pagesFor(f *file, flags uint32) (openFlags uint32) {
+	const direct = gofuse.FOPEN_DIRECT_IO
+	if f.writes {
+		return direct | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
+	}
+	// There is nothing to commit at its close.
+	if flags&(syscall.O_DIRECT|syscall.O_TRUNC) != 0 || o.files.isWritten(f.state) {
+		return direct | gofuse.FOPEN_NOFLUSH
+	}
+	n := o.pages.use(f.state.inode)
+	if !o.pages.watch(n, f.handle.Attr().Generation()) {
+		o.pages.leave(n)
+		return direct | gofuse.FOPEN_NOFLUSH
+	}
+	f.paged = n
+	keep := false
+	if f.pagedIn, keep = n.opened(); keep {
+		return gofuse.FOPEN_NOFLUSH | gofuse.FOPEN_KEEP_CACHE
+	}
+	return gofuse.FOPEN_NOFLUSH
+}
+
+const (
+	// maxReadTries bounds how often a read begins again because the file was changed meanwhile.
+	maxReadTries = 8
+	// refreshPatience is how long a read of pages that nobody watches waits for the newest
+	// attributes. It is longer than the leader of the metadata waits for a client.
+	refreshPatience = 4 * time.Second
+)
+
+// read reads for the kernel, which may put the bytes into pages.
+func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []byte) (int, error) {
+	off := int64(in.Offset)
+	// A file without pages fills some too, when it is mapped.
+	n := f.paged
+	if n == nil {
+		n = o.pages.known(f.state.inode)
+	}
+	if n == nil {
+		return readAt(ctx, f, buf, off)
+	}
+	paged := f.paged != nil && in.Flags&syscall.O_DIRECT == 0
+	s := span{off, off + int64(len(buf))}
+	for try := 1; ; try++ {
+		fill := n.beginFill(s, paged, f.pagedIn)
+		if paged && !fill.watched || try > 1 {
+			o.refresh(ctx, f, n)
+		}
+		got, err := readAt(ctx, f, buf, off)
+		again, unwatched := n.endFill(fill)
+		if again && err == nil && try < maxReadTries {
+			continue
+		}
+		if again || paged && unwatched {
+			o.pages.afterwards(n, s)
+		}
+		return got, err
+	}
+}
+
+// refresh has an open file take over what others have committed, and begins to watch its pages. If
+// the metadata service does not answer, the file stays as it is, like any open file.
+func (o *openFiles) refresh(ctx context.Context, f *file, n *pagedInode) {
+	ctx, cancel := context.WithTimeout(ctx, refreshPatience)
+	defer cancel()
+	if err := f.handle.Refresh(ctx); err != nil {
+		return
+	}
+	o.pages.rewatch(n, f.handle.Attr().Generation())
+}
+
+func readAt(ctx context.Context, f *file, buf []byte, off int64) (int, error) {
+	n, err := f.handle.ReadAt(ctx, buf, off)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// trust is for how long the kernel may use the attributes of an inode. It is 0 for a file that is
+// written here: its attributes change without a request.
+func (o *openFiles) trust(a client.Attr) time.Duration {
+	if f := o.files.of(a.Inode()); f != nil && f.writes {
+		return 0
+	}
+	return o.pages.trust(a.Inode(), a.Generation())
+}
+
+// settle waits until the kernel has dropped what a change of this mount has made old.
+func (o *openFiles) settle(ctx context.Context) { o.pages.client.AwaitDropped(ctx) }
+
+// isWritten reports whether an inode is open for writing.
+func (t *table) isWritten(s *openInode) bool {
+	f := t.of(moraine.InodeID(s.inode))
+	return f != nil && f.writes
+}
