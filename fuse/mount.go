@@ -219,6 +219,6 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	return server, nil
 }
 
-// maxBackground is how many read-ahead requests of a mapped file the kernel sends
+// maxBackground is how many read-ahead requests the kernel sends
 // on its own.
-const maxBackground = 32
+const maxBackground = 64

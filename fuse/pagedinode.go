@@ -128,6 +128,13 @@ func (n *pagedInode) nextDrop(next moraine.Generation) (todo []span, over bool) 
 	return todo, false
 }
 
+// stillUnlocked returns ranges without the pages that are locked now.
+func (n *pagedInode) stillUnlocked(todo []span) []span {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.unlocked(slices.Clone(todo))
+}
+
 // unlocked returns ranges without the pages that are locked. The caller holds the mutex.
 func (n *pagedInode) unlocked(todo []span) []span {
 	for f := range n.filling {

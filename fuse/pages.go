@@ -181,8 +181,30 @@ const attributesOnly = -1
 func (p *pages) drop(n *pagedInode, next moraine.Generation) {
 	todo := n.beginDrop()
 	for over := false; !over; todo, over = n.nextDrop(next) {
-		for _, s := range todo {
-			p.invalidate(n, s)
+		p.dropSpans(n, todo)
+	}
+}
+
+// stuckAfter is how long the kernel may take to drop pages before it is taken to wait for a read.
+const stuckAfter = 20 * time.Millisecond
+
+// dropSpans has the kernel drop the pages of ranges. The kernel may wait there for a read that it
+// sent meanwhile, and that read for the servers. Then dropSpans begins again without the pages of
+// such reads.
+func (p *pages) dropSpans(n *pagedInode, todo []span) {
+	for {
+		done, now := make(chan struct{}), todo
+		p.late.Go(func() {
+			defer close(done)
+			for _, s := range now {
+				p.invalidate(n, s)
+			}
+		})
+		select {
+		case <-done:
+			return
+		case <-time.After(stuckAfter):
+			todo = n.stillUnlocked(todo)
 		}
 	}
 }

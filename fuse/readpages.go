@@ -59,7 +59,7 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 	s := span{off, off + int64(len(buf))}
 	for try := 1; ; try++ {
 		fill := n.beginFill(s, paged, f.pagedIn)
-		if paged && !fill.watched || try > 1 {
+		if !fill.watched && (paged || try > 1) {
 			o.refresh(ctx, f, n)
 		}
 		got, err := readAt(ctx, f, buf, off)
