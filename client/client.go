@@ -27,6 +27,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/client/internal/nodecache"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
@@ -45,7 +46,8 @@ type Client struct {
 	meta     *session.Conn
 	io       *stripeio.Engine
 	paths    paths
-	contents contents // files open for reading and writing
+	contents contents         // files open for reading and writing
+	node     *nodecache.Cache // nil: none
 
 	stop       context.CancelFunc
 	endSession func() error
@@ -67,13 +69,19 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	node, err := openNodeCache(cfg, deps)
+	if err != nil {
+		return nil, err
+	}
 	c := newClient(cfg, deps)
+	c.node = node
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	if err := c.meta.Start(ctx, life, &c.running); err != nil {
 		stop()
 		c.running.Wait()
 		c.io.Pool.Close()
+		c.node.Close()
 		return nil, retry.Wrap("client.Dial", "", err)
 	}
 	c.io.Start(life, &c.running)
@@ -114,6 +122,7 @@ func (c *Client) Close() error {
 		c.meta.Forget() // from here on no server can recall a cache lease
 		err = c.endSession()
 		c.io.Pool.Close()
+		c.node.Close()
 		if c.connections != nil {
 			err = errors.Join(err, c.connections.Close())
 		}

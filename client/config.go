@@ -58,6 +58,13 @@ type Config struct {
 	// CacheEntries bounds the names and attributes that the client caches under leases, to answer
 	// without a request. Default 100,000; negative: none.
 	CacheEntries int
+	// CacheDir is a directory of its own on a local disk, in which the client keeps the file bytes
+	// that it reads. The clients of one node may share it. Their users can read what is in it, so
+	// no other user of the node may have rights on it. Default: none.
+	CacheDir string
+	// CacheBytes bounds the space that the files in CacheDir take, 64 MiB at least. All clients
+	// that share CacheDir name the same bound.
+	CacheBytes int64
 }
 
 // Deps are what tests replace. Only Dialer is required.

@@ -136,10 +136,26 @@ func (r *Reader) InObject(ctx context.Context, off, n int64) (bool, error) {
 	return slices.ContainsFunc(found, func(x stripeio.Located) bool { return x.Object != nil }), retry.Wrap("client.InObject", r.ref, err)
 }
 
-// read fills dst, which lies within the file. If a chunk is not where the record says, it
+// read fills dst, which lies within the file, from the node's cache or from the servers. If a chunk is not where the record says, it
 // requests the record again, once. If servers do not answer, it retries until Config.Patience
 // has passed.
 func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
+	if !r.usesNodeCache(ctx) {
+		return r.fetch(ctx, dst, off)
+	}
+	content := r.content()
+	if r.c.node.Read(content, dst, off) {
+		return nil
+	}
+	err := r.fetch(ctx, dst, off)
+	if err == nil {
+		r.c.node.Add(content, dst, off)
+	}
+	return err
+}
+
+// fetch is read from the servers.
+func (r *Reader) fetch(ctx context.Context, dst []byte, off int64) error {
 	ctx, cancel := context.WithTimeout(ctx, r.c.cfg.Patience)
 	defer cancel()
 	refreshed := false

@@ -40,6 +40,7 @@ var arrows = []arrow{
 	{"client", []string{"transport", "internal/erasure"}},
 	{"client/internal/metrics", nil},
 	{"client/internal/retry", nil},
+	{"client/internal/nodecache", []string{"client/internal/metrics"}},
 	{"client/internal/session", []string{"client/internal/metrics", "client/internal/retry", "transport"}},
 	{"client/internal/stripeio", []string{"client/internal/metrics", "client/internal/retry", "client/internal/session", "transport", "internal/erasure"}},
 	{"chunkserver", []string{"transport", "tiers"}},

@@ -44,6 +44,9 @@ var bounds = map[string]string{
 	"chunkserver/suspects.go queue":        "no wait: a report that finds no place is dropped, and the reader reports again",
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
+
+	"client/internal/nodecache/cache.go queue": "no wait: bytes that find no place are not cached",
+
 	// Answers: as many places as senders, which never wait.
 	"transport/server.go failed":                     "one place for each listener",
 	"client/internal/stripeio/gather.go results":     "one place for each requested chunk",
@@ -94,6 +97,9 @@ var bounds = map[string]string{
 	"client/internal/session/endpointhealth.go wake": "signal",
 	"client/internal/session/cache.go doubted":       "signal",
 	"mover/lease.go report":                          "signal",
+
+	"client/internal/nodecache/writer.go b.spent": "signal",
+
 	// Condition variables.
 	"transport/goroutines.go g.idle": "goroutines that end: the server's Run waits for what it began",
 	"tiers/mem/behind.go b.change":   "the one writer behind, for work",

@@ -43,6 +43,16 @@ type Metrics struct {
 	CacheMisses        prometheus.Counter // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
 	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
+
+	// Of the node's cache.
+	NodeCacheHitBytes     prometheus.Counter
+	NodeCacheMissBytes    prometheus.Counter // of reads that it did not have whole
+	NodeCacheAddedBytes   prometheus.Counter
+	NodeCacheDroppedBytes prometheus.Counter // not added, since the disk does not keep up
+	NodeCacheEvictions    prometheus.Counter // of cache files
+	NodeCacheErrors       *prometheus.CounterVec
+	NodeCacheBytes        prometheus.Gauge
+
 	// WaitsExceeded counts the calls that failed because a bounded resource of the client was not
 	// free in time.
 	WaitsExceeded *prometheus.CounterVec
@@ -83,7 +93,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CacheMisses:        f.Counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
 		CacheRecalls:       f.Counter("cache_recalls_total", "Recalls carried out."),
 		LeaseRequests:      f.Counter("lease_requests_total", "Requests that renew leases and poll for recalls; the meta requests do not include them."),
-		WaitsExceeded:      limit.NewMetrics(reg, "client"),
+
+		NodeCacheHitBytes:     f.Counter("node_cache_hit_bytes_total", "File bytes read from the node's cache."),
+		NodeCacheMissBytes:    f.Counter("node_cache_miss_bytes_total", "File bytes of reads that the node's cache could not answer whole."),
+		NodeCacheAddedBytes:   f.Counter("node_cache_added_bytes_total", "File bytes added to the node's cache."),
+		NodeCacheDroppedBytes: f.Counter("node_cache_dropped_bytes_total", "File bytes not added to the node's cache, because its disk did not keep up or had no room."),
+		NodeCacheEvictions:    f.Counter("node_cache_evictions_total", "Files that this process evicted from the node's cache."),
+		NodeCacheErrors:       f.Counters("node_cache_errors_total", "Errors of the node's cache, by what failed: read, write, lock, scan, remove, or damaged bytes.", "op"),
+		NodeCacheBytes:        f.Gauge("node_cache_bytes", "Space that the node's cache takes on its disk, when it was last counted."),
+
+		WaitsExceeded: limit.NewMetrics(reg, "client"),
 	}
 }
 

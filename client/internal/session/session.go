@@ -17,10 +17,13 @@ import (
 // Session is the client's registration with the service. Only its token, its routing and the
 // time of its last renewal change; another Session replaces one that ended.
 type Session struct {
-	Id      uint64
-	Root    moraine.InodeID
-	term    time.Duration
-	numbers *window
+	Id   uint64
+	Root moraine.InodeID
+	// Cluster and Incarnation are of the metadata in which the session was opened.
+	Cluster     moraine.UUID
+	Incarnation moraine.MarkedIncarnation
+	term        time.Duration
+	numbers     *window
 	// leases says that the service grants this session leases.
 	leases bool
 	// tokenRenew is when, in unix seconds, the client requests a new token.
@@ -92,7 +95,8 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 		return nil, retry.BadReply("open session")
 	}
 	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(&m.numbers), leases: r.Leases,
-		term: time.Duration(r.TermMillis) * time.Millisecond}
+		term: time.Duration(r.TermMillis) * time.Millisecond, Incarnation: transport.MarkedIncarnation(r.Incarnation, r.Mark)}
+	copy(s.Cluster[:], r.Cluster)
 	s.renewed.Store(&began)
 	s.sawRouting(r.RoutingEpoch)
 	m.sawQuotas(r)

@@ -33,6 +33,7 @@ type MountOptions struct {
 	readOnly    bool
 	memory      cli.SizeFlag
 	cache       int
+	node        nodeCache
 	patience    time.Duration
 	scheme      string
 	ack         string // empty: nvme
@@ -64,7 +65,9 @@ protection of its scheme. They fail if the bytes are not there. With --ack memor
 returns when the bytes are verified in the memory of the hosts that get their chunks. The
 hosts write them to their disks at once. fsync, and writes to a file that was opened with
 O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
-reads these bytes. The mount caches nothing that could be stale. Calls wait while the
+reads these bytes. The mount caches nothing that could be stale. With --cache-dir it keeps
+bytes that programs have read on a local disk, for all mounts of the node that name the same
+directory, also after they are restarted. Calls wait while the
 cluster elects a leader or restarts, up to --patience. Ctrl-C ends those that have waited
 for a second.
 
@@ -84,6 +87,7 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
+	o.node.addFlags(f)
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
 		"not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
@@ -190,6 +194,9 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 		return err
 	}
 	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
+	if err := o.node.apply(&cfg); err != nil {
+		return err
+	}
 	c, err := dialForMount(ctx, env, o, loc, cfg, log)
 	if err != nil {
 		return err

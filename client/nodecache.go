@@ -1,0 +1,34 @@
+package client
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/nodecache"
+	"github.com/morainefs/moraine/client/internal/stripeio"
+	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/vfs"
+)
+
+// openNodeCache opens the cache in Config.CacheDir; nil if it names none.
+func openNodeCache(cfg Config, deps Deps) (*nodecache.Cache, error) {
+	if cfg.CacheDir == "" {
+		return nil, nil
+	}
+	return nodecache.Open(nodecache.Config{Dir: cfg.CacheDir, Bytes: cfg.CacheBytes, QueueBytes: min(cfg.MemoryBytes/8, 64<<20)},
+		nodecache.Deps{FS: vfs.OS{}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics.counts})
+}
+
+// content names what the Reader reads for the node's cache. The generation was read in the
+// current incarnation or an earlier one, and no later one gives it to other bytes.
+func (r *Reader) content() nodecache.Content {
+	s := r.c.meta.Current()
+	return nodecache.Content{Cluster: s.Cluster, Incarnation: s.Incarnation, Inode: moraine.InodeID(r.attr.Inode),
+		Generation: moraine.Generation(r.attr.Generation), Size: r.Size()}
+}
+
+// usesNodeCache reports whether a read may use the node's cache. A reader of one object reads that
+// object. A job, and a caller that wants the checksums of what arrived, read what the servers have.
+func (r *Reader) usesNodeCache(ctx context.Context) bool {
+	return r.c.node != nil && r.object == nil && r.extents.Job == 0 && stripeio.JobOf(ctx) == 0 && crc.SumsOf(ctx) == nil
+}
