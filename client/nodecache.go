@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // openNodeCache opens the cache in Config.CacheDir; nil if it names none.
@@ -19,16 +20,17 @@ func openNodeCache(cfg Config, deps Deps) (*nodecache.Cache, error) {
 		nodecache.Deps{FS: vfs.OS{}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics.counts})
 }
 
-// content names what the Reader reads for the node's cache. The generation was read in the
-// current incarnation or an earlier one, and no later one gives it to other bytes.
-func (r *Reader) content() nodecache.Content {
-	s := r.c.meta.Current()
-	return nodecache.Content{Cluster: s.Cluster, Incarnation: s.Incarnation, Inode: moraine.InodeID(r.attr.Inode),
-		Generation: moraine.Generation(r.attr.Generation), Size: r.Size()}
+// content names what a reader reads for the node's cache. The incarnation is the one of the
+// opening, as the generation is: a later incarnation may give the generation to other bytes, if it
+// does not descend from this one.
+func contentOf(c *Client, a *wire.Attr) nodecache.Content {
+	s := c.meta.Current()
+	return nodecache.Content{Cluster: s.Cluster, Incarnation: s.Incarnation, Inode: moraine.InodeID(a.Inode),
+		Generation: moraine.Generation(a.Generation), Size: int64(a.Size)}
 }
 
 // usesNodeCache reports whether a read may use the node's cache. A reader of one object reads that
 // object. A job, and a caller that wants the checksums of what arrived, read what the servers have.
 func (r *Reader) usesNodeCache(ctx context.Context) bool {
-	return r.c.node != nil && r.object == nil && r.extents.Job == 0 && stripeio.JobOf(ctx) == 0 && crc.SumsOf(ctx) == nil
+	return r.content.Inode != 0 && r.object == nil && r.extents.Job == 0 && stripeio.JobOf(ctx) == 0 && crc.SumsOf(ctx) == nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/nodecache"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/crc"
@@ -23,6 +24,7 @@ type Reader struct {
 	extents *stripeio.ExtentMap
 	object  *stripeio.WholeObject // all reads use it; nil: the extents
 	ahead   *readahead
+	content nodecache.Content // zero without a cache of the node
 }
 
 // OpenFile opens a regular file for reading, through symbolic links.
@@ -79,6 +81,9 @@ func openAttr(c *Client, ref string, a *wire.Attr) (*Reader, error) {
 func newReader(c *Client, ref string, a *wire.Attr, extents *stripeio.ExtentMap) *Reader {
 	r := &Reader{c: c, ref: ref, attr: a, extents: extents}
 	r.ahead = newReadahead(r)
+	if c.node != nil {
+		r.content = contentOf(c, a)
+	}
 	return r
 }
 
@@ -143,13 +148,12 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 	if !r.usesNodeCache(ctx) {
 		return r.fetch(ctx, dst, off)
 	}
-	content := r.content()
-	if r.c.node.Read(content, dst, off) {
+	if r.c.node.Read(r.content, dst, off) {
 		return nil
 	}
 	err := r.fetch(ctx, dst, off)
 	if err == nil {
-		r.c.node.Add(content, dst, off)
+		r.c.node.Add(r.content, dst, off)
 	}
 	return err
 }

@@ -225,12 +225,27 @@ func (c *Cache) failed(op string, part Part, f *cacheFile, err error) {
 	case errors.Is(err, errDamaged):
 		c.metrics.NodeCacheErrors.WithLabelValues("damaged").Inc()
 		c.log.Warn("a file of the node's cache is damaged; the cache drops it", "path", c.path(part.id()), "err", err)
-		_ = c.fs.Remove(c.path(part.id()))
+		_ = c.remove(part.id())
 	default:
 		c.metrics.NodeCacheErrors.WithLabelValues(op).Inc()
 		c.log.Warn("the node's cache is not used for a minute, since its disk failed", "op", op, "path", c.path(part.id()), "err", err)
 		c.resumes.Store(c.clock.Now().Add(errorPause).UnixNano())
 	}
+}
+
+// remove removes a cache file, and then cuts it, so that the processes that have it open see
+// that it is removed and keep no space.
+func (c *Cache) remove(id ID) error {
+	name := c.path(id)
+	f, err := c.fs.Open(name, vfs.Write)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer f.Close()
+	if err := c.fs.Remove(name); err != nil {
+		return ignoreMissing(err)
+	}
+	return f.Truncate(0)
 }
 
 func (c *Cache) paused() bool {

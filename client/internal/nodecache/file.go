@@ -114,11 +114,20 @@ func (f *cacheFile) readWhole(dst []byte, lo int, sums []sum) error {
 	for i, want := range sums {
 		n := f.part.blockLength(lo + i)
 		if sumOf(dst[:n]) != want {
-			return fmt.Errorf("%w: block %d does not match its checksum", errDamaged, lo+i)
+			return f.mismatch(lo + i)
 		}
 		dst = dst[n:]
 	}
 	return nil
+}
+
+// mismatch returns why block i does not match its checksum. A file that was cut reads as zeros if a
+// process has added to it since.
+func (f *cacheFile) mismatch(i int) error {
+	if removed, err := f.isRemoved(); removed || err != nil {
+		return errors.Join(errRemoved, err)
+	}
+	return fmt.Errorf("%w: block %d does not match its checksum", errDamaged, i)
 }
 
 // readWithin copies what dst wants of block i, from offset begin of the block on.
@@ -236,7 +245,7 @@ func (f *cacheFile) missing(lo, hi int) (n int) {
 // write stores n blocks, from lo on: first their bytes, then their sums. So a reader that sees a
 // sum sees the bytes.
 func (f *cacheFile) write(p []byte, lo, n int) error {
-	if _, err := f.file.WriteAt(p, f.part.dataAt()+int64(lo)*blockSize); err != nil {
+	if err := f.writeAt(p, f.part.dataAt()+int64(lo)*blockSize); err != nil {
 		return err
 	}
 	sums := make([]sum, 0, n)
@@ -247,13 +256,22 @@ func (f *cacheFile) write(p []byte, lo, n int) error {
 		sums = append(sums, sumOf(b))
 		raw = binary.LittleEndian.AppendUint64(raw, uint64(sums[i]))
 	}
-	if _, err := f.file.WriteAt(raw, int64(headerBytes+sumBytes*lo)); err != nil {
+	if err := f.writeAt(raw, int64(headerBytes+sumBytes*lo)); err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	copy(f.sums[lo:], sums)
 	return nil
+}
+
+// writeAt is WriteAt of a file that another call may have closed, since it found it removed.
+func (f *cacheFile) writeAt(p []byte, off int64) error {
+	_, err := f.file.WriteAt(p, off)
+	if errors.Is(err, fs.ErrClosed) {
+		return errRemoved
+	}
+	return err
 }
 
 // isRemoved reports whether the keeper has removed the file: it cuts what it removes.

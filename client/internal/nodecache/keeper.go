@@ -172,27 +172,12 @@ func (k *keeper) makeRoom(life context.Context) {
 		if !ok {
 			return
 		}
-		if err := k.remove(id); err != nil {
+		if err := k.c.remove(id); err != nil {
 			k.problem("remove", err)
 			return
 		}
 		k.c.metrics.NodeCacheEvictions.Inc()
 	}
-}
-
-// remove removes a cache file, and then cuts it, so that the processes that have it open see
-// that it is removed and keep no space.
-func (k *keeper) remove(id ID) error {
-	name := k.c.path(id)
-	f, err := k.c.fs.Open(name, vfs.Write)
-	if err != nil {
-		return ignoreMissing(err)
-	}
-	defer f.Close()
-	if err := k.c.fs.Remove(name); err != nil {
-		return ignoreMissing(err)
-	}
-	return f.Truncate(0)
 }
 
 // used implements marks.

@@ -73,7 +73,7 @@ func TestAnEvictedFileIsMadeAgain(t *testing.T) {
 		content := testContent(1, 1, 100_000)
 		addAll(a, content)
 		mustRead(t, a, content, 0, content.Size)
-		if err := newKeeper(b).remove(content.part(0).id()); err != nil {
+		if err := b.remove(content.part(0).id()); err != nil {
 			t.Fatal(err)
 		}
 		if checkRead(t, a, content, 0, content.Size) {
@@ -85,7 +85,7 @@ func TestAnEvictedFileIsMadeAgain(t *testing.T) {
 			mustRead(t, b, content, 0, content.Size)
 		}
 		mustBeThereAfter(a)
-		if err := newKeeper(b).remove(content.part(0).id()); err != nil {
+		if err := b.remove(content.part(0).id()); err != nil {
 			t.Fatal(err)
 		}
 		mustBeThereAfter(a) // without a read, so it still has the file open

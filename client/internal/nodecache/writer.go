@@ -37,6 +37,7 @@ func (c *Cache) enqueue(content Content, p []byte, off int64) bool {
 		case c.queue <- addition{content: content, off: off, bytes: bytes.Clone(p)}:
 			return true
 		default:
+			c.budget.left.Add(n)
 		}
 	}
 	c.queued.Add(-n)

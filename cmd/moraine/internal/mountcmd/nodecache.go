@@ -39,7 +39,7 @@ func (n *nodeCache) apply(cfg *client.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := checkOwner(dir); err != nil {
+	if err := makePrivate(dir); err != nil {
 		return err
 	}
 	cfg.CacheDir, cfg.CacheBytes = dir, int64(n.size)
@@ -49,12 +49,16 @@ func (n *nodeCache) apply(cfg *client.Config) error {
 	return err
 }
 
-// checkOwner fails unless dir is missing, or only this user may use it.
-func checkOwner(dir string) error {
-	st, err := os.Stat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it will be made with mode 0700
+// makePrivate makes dir where it is missing, and fails unless only this user may use it. It checks
+// what it has made too: somebody else may have been faster.
+func makePrivate(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("--cache-dir: %w", err)
 	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("--cache-dir: %w", err)
+	}
+	st, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("--cache-dir: %w", err)
 	}
@@ -62,24 +66,17 @@ func checkOwner(dir string) error {
 		return cli.UsageError("--cache-dir %s is not a directory", dir)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); st.Mode().Perm()&0o077 != 0 || (ok && int(sys.Uid) != os.Geteuid()) {
-		return fmt.Errorf("--cache-dir %s: other users could read or change what is cached: make it yours alone with "+
-			"`chown %d %s && chmod 700 %s`", dir, os.Geteuid(), dir, dir)
+		return fmt.Errorf("--cache-dir %s: other users can read or change what is cached: name a new directory, or empty this one "+
+			"and make it yours alone with `chown %d %s && chmod 700 %s`", dir, os.Geteuid(), dir, dir)
 	}
 	return nil
 }
 
-// halfOfDisk returns half of the size of the disk on which dir is, or will be.
+// halfOfDisk returns half of the size of the disk on which dir is.
 func halfOfDisk(dir string) (int64, error) {
-	for {
-		var st unix.Statfs_t
-		err := unix.Statfs(dir, &st)
-		if err == nil {
-			return int64(st.Blocks) * st.Bsize / 2, nil
-		}
-		parent := filepath.Dir(dir)
-		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0, fmt.Errorf("--cache-dir %s: %w", dir, err)
-		}
-		dir = parent
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("--cache-dir %s: %w", dir, err)
 	}
+	return int64(st.Blocks) * st.Bsize / 2, nil
 }
