@@ -23,7 +23,6 @@ func TestBenchmarksRun(t *testing.T) {
 		"read":     "read loopback-get read-memory rand64k-memory rand4k-memory read-hedged read-hedges read-hedges-won read-degraded",
 		"meta":     "raft create stat stat-requests readdir readdir-requests rename unlink commit small-file",
 		"failover": "create-under-load elections-under-load silences-under-load ended-under-load failover-median failover-worst failover-leases-median failover-leases-worst failover-stop-median failover-stop-worst failover-stop-leases-median failover-stop-leases-worst",
-		"fuse":     "fuse-write fuse-write-metadata-commands fuse-read",
 		"s3":       "s3-write s3-write-metadata-commands s3-read",
 		"flush":    "flush",
 		"stage":    "stage",

@@ -87,7 +87,7 @@ type Env struct {
 	// tier; nil if they are unknown.
 	S3     *S3Server
 	Bucket *Bucket
-	// Prefix comes before the names of lines ("fuse-"), Suffix after them
+	// Prefix comes before the names of lines ("s3-"), Suffix after them
 	// ("-secure").
 	Prefix, Suffix string
 	// Progress reports what is running; never nil.

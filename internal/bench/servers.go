@@ -92,6 +92,10 @@ func (s servers) cool(ctx context.Context) error {
 	return dropPageCache()
 }
 
+// Cool empties the page cache, and the memory of the chunkservers of a cluster, which are restarted;
+// c may be nil. It needs root.
+func Cool(ctx context.Context, c *devcluster.Cluster) error { return servers{c}.cool(ctx) }
+
 // leader returns the leading metadata server.
 func (s servers) leader(ctx context.Context, c *client.Client) (*devcluster.Node, error) {
 	resp, err := rawclient.Of(c).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})

@@ -83,7 +83,6 @@ var benchmarks = []benchmark{
 		"and restart; creates and stats compared with an empty state", 64, devcluster.Config{}, bench.Scale},
 	{"followers", "a follower that catches up from the log, and one that needs a snapshot, on the " +
 		"state in --state, while clients create files at --rate", 64, devcluster.Config{}, bench.Followers},
-	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, devcluster.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, devcluster.Config{S3: true}, bench.S3},
 	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Flush},
 	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Stage},
@@ -194,8 +193,9 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 					return fmt.Errorf("%s: %w", b.name, err)
 				}
 			}
-			return nil
+			return fuseOfAll(cmd.Context(), env, o)
 		}})
+	cmd.AddCommand(newBenchFuseCommand(env, &o), newBenchFuseWorkerCommand())
 	cmd.AddCommand(newBenchWorkerCommand(env, &o), newBenchRaftNodeCommand(env))
 	return cmd
 }

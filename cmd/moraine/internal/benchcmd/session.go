@@ -1,8 +1,9 @@
 package benchcmd
 
 import (
+	"bytes"
 	"context"
-	"io"
+	"encoding/json"
 	"os"
 	"path/filepath"
 
@@ -88,21 +89,52 @@ func benchTarget(ctx context.Context, env *cli.Env) (bench.Target, error) {
 // benchMount mounts the cluster below dir. A background process serves the mount, and
 // writes a CPU profile where the flags name a file.
 func benchMount(env *cli.Env, dir, profile string) func(context.Context) (string, func() error, error) {
-	return func(ctx context.Context) (string, func() error, error) {
-		at, err := filepath.Abs(filepath.Join(dir, "mount"))
-		if err != nil {
-			return "", nil, err
-		}
-		if err := os.MkdirAll(at, 0o755); err != nil {
-			return "", nil, err
-		}
-		quiet := *env
-		quiet.Out = io.Discard
-		quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
-		if profile != "" {
-			quiet.Args = append(quiet.Args, "--cpuprofile", profile+".mount")
-		}
-		err = mountcmd.MountInBackground(ctx, &quiet, mountcmd.MountOptions{LogFile: filepath.Join(dir, "mount.log")}, cli.Location{Remote: true, Path: "/"}, at)
-		return at, func() error { return mountcmd.Unmount(context.WithoutCancel(ctx), env, at, false) }, err
+	if profile != "" {
+		profile += ".mount"
 	}
+	return func(ctx context.Context) (string, func() error, error) {
+		m, err := startMount(ctx, env, dir, profile)
+		return m.dir, func() error { return m.end(ctx) }, err
+	}
+}
+
+// benchMounted is a mount of a benchmark, served by a process of its own.
+type benchMounted struct {
+	env *cli.Env
+	dir string
+	pid int
+}
+
+// startMount mounts the cluster on DIR/mount. The process writes a CPU profile unless the name of
+// its file is empty.
+func startMount(ctx context.Context, env *cli.Env, dir, profile string) (benchMounted, error) {
+	at, err := filepath.Abs(filepath.Join(dir, "mount"))
+	if err != nil {
+		return benchMounted{}, err
+	}
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return benchMounted{}, err
+	}
+	quiet := *env
+	var said bytes.Buffer
+	quiet.Out, quiet.Global.JSON = &said, true
+	quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
+	if profile != "" {
+		quiet.Args = append(quiet.Args, "--cpuprofile", profile)
+	}
+	m := benchMounted{env: env, dir: at}
+	if err := mountcmd.MountInBackground(ctx, &quiet, mountcmd.MountOptions{LogFile: filepath.Join(dir, "mount.log")}, cli.Location{Remote: true, Path: "/"}, at); err != nil {
+		return m, err
+	}
+	var mounted struct {
+		Pid int `json:"pid"`
+	}
+	err = json.Unmarshal(said.Bytes(), &mounted)
+	m.pid = mounted.Pid
+	return m, err
+}
+
+// end unmounts, and returns when the process has ended.
+func (m benchMounted) end(ctx context.Context) error {
+	return mountcmd.Unmount(context.WithoutCancel(ctx), m.env, m.dir, false)
 }
