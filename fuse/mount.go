@@ -61,6 +61,9 @@ type Config struct {
 	// Patience limits how long a read waits for memory for its answer; then it
 	// fails with ETIMEDOUT. Default 2 min.
 	Patience time.Duration
+	// CallPatience limits how long a call takes in all; then it fails with
+	// ETIMEDOUT. Default 5 min.
+	CallPatience time.Duration
 	// EndPatience is how long an unmount waits for open files to be closed before
 	// it disconnects them. Default 10 s.
 	EndPatience time.Duration
@@ -104,6 +107,7 @@ func (c *Config) setDefaults() {
 	c.ReadBytes = cmp.Or(c.ReadBytes, defaultReadBytes)
 	c.Name = cmp.Or(c.Name, fsType)
 	c.Patience = cmp.Or(c.Patience, 2*time.Minute)
+	c.CallPatience = cmp.Or(c.CallPatience, 5*time.Minute)
 	c.EndPatience = cmp.Or(c.EndPatience, 10*time.Second)
 }
 
@@ -136,7 +140,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		deps.Metrics = NewMetrics(nil)
 	}
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
-	c := &calls{client: deps.Client, log: deps.Log, root: cfg.Root}
+	c := &calls{client: deps.Client, log: deps.Log, root: cfg.Root, patience: cfg.CallPatience}
 	if c.root == 0 {
 		c.root = deps.Client.Root()
 	}

@@ -26,13 +26,18 @@ type calls struct {
 	undisturbed atomic.Int64
 	// life is the context of everything that must outlive a call.
 	life context.Context
+	// patience is Config.CallPatience: no call takes longer.
+	patience time.Duration
 }
 
 // request returns the context of one call of an application, and its cancel
-// function. The context ends when the caller was interrupted, but not before the
-// call has taken the time undisturbed.
+// function. The context ends when the call has taken Config.CallPatience, or when the
+// caller was interrupted, but not before the call has taken the time undisturbed.
 func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
-	ctx, stop := context.WithCancelCause(c.life)
+	// A call has parts that each wait for servers: the client's patience bounds each of
+	// them, and this their sum.
+	bounded, end := context.WithTimeout(c.life, c.patience)
+	ctx, stop := context.WithCancelCause(bounded)
 	thread := in.Pid // in belongs to the server once the call has returned
 	t := time.AfterFunc(time.Duration(c.undisturbed.Load()), func() {
 		if interrupted(ctx, cancel, thread) {
@@ -42,6 +47,7 @@ func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Co
 	return ctx, func() {
 		t.Stop()
 		stop(nil)
+		end()
 	}
 }
 

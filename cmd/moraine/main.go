@@ -12,9 +12,13 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/mountcmd"
 )
 
 func main() {
@@ -23,5 +27,24 @@ func main() {
 	// A second signal ends the process at once, in case the orderly end hangs after the
 	// first.
 	context.AfterFunc(ctx, stop)
+	if mountcmd.IsHelperCall(os.Args) {
+		os.Exit(runHelper(ctx, os.Args, os.Stdout, os.Stderr))
+	}
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// runHelper mounts for mount(8), and returns the exit code that it expects.
+func runHelper(ctx context.Context, argv []string, out, errOut io.Writer) int {
+	command, _, err := newRootCommand(&cli.Env{Out: out, Err: errOut}).Find([]string{"mount"})
+	if err == nil {
+		argv, err = mountcmd.HelperArgs(command, argv)
+	}
+	if err != nil {
+		printError(errOut, err)
+		return mountcmd.HelperExit(cli.ExitWrongUse)
+	}
+	if argv == nil {
+		return mountcmd.HelperExit(cli.ExitFine)
+	}
+	return mountcmd.HelperExit(run(ctx, argv, out, errOut))
 }

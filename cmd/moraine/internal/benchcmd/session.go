@@ -136,5 +136,5 @@ func startMount(ctx context.Context, env *cli.Env, dir, profile string) (benchMo
 
 // end unmounts, and returns when the process has ended.
 func (m benchMounted) end(ctx context.Context) error {
-	return mountcmd.Unmount(context.WithoutCancel(ctx), m.env, m.dir, false)
+	return mountcmd.Unmount(context.WithoutCancel(ctx), m.env, m.dir, mountcmd.UmountOptions{})
 }

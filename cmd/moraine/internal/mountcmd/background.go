@@ -47,6 +47,7 @@ func MountInBackground(ctx context.Context, env *cli.Env, o MountOptions, loc cl
 	}
 	defer ready.Close()
 	cmd := exec.Command(self, env.Args...)
+	cmd.Args[0] = "moraine" // not the name of a helper of mount(8), whose arguments differ
 	cmd.Env = append(os.Environ(), fmt.Sprintf("MORAINE_MOUNT_READY_FD=%d", readyFD))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{notify}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -88,8 +88,8 @@ mode, owner and group decide, as on a local disk.`,
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
 	o.node.addFlags(f)
-	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
-		"not answer before it fails")
+	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
+		"fails, if servers do not answer")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
 	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme or memory (faster; lost if "+
 		"more hosts fail at once than the scheme survives)")
@@ -211,7 +211,7 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
 	m, err := fuse.New(fuse.Config{Dir: dir, Root: root.Inode(), Name: loc.String(), AllowOther: o.allowOther,
-		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience},
+		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience},
 		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics})
 	if err != nil {
 		return err

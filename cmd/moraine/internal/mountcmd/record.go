@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +26,8 @@ type mountRecord struct {
 	Source string `json:"source"`
 	// Error is the error with which the process ended.
 	Error string `json:"error,omitempty"`
+	// Disconnected says that the error is only that files were still open at the end.
+	Disconnected bool `json:"disconnected,omitempty"`
 }
 
 // openMountRecord writes the record of the mount that this process will serve.
@@ -64,7 +68,7 @@ func (r *mountRecord) write() error {
 // end notes how the process ends. It removes only a record without an error.
 func (r *mountRecord) end(err error) {
 	if err != nil {
-		r.Error = strings.Join(cli.ErrorLines(err), "; ")
+		r.Error, r.Disconnected = strings.Join(cli.ErrorLines(err), "; "), onlyBusy(err)
 		_ = r.write() // the log has it too
 	} else if st, serr := r.file.Stat(); serr == nil {
 		// A later mount may have put its own record there.
@@ -75,6 +79,14 @@ func (r *mountRecord) end(err error) {
 	// The process's end releases the lock: this copy is never closed.
 	_, _ = unix.Dup(int(r.file.Fd()))
 	_ = r.file.Close()
+}
+
+// onlyBusy reports whether each part of an error is that the mount was in use.
+func onlyBusy(err error) bool {
+	if parts, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(parts.Unwrap(), func(e error) bool { return !onlyBusy(e) })
+	}
+	return moraine.KindOf(err) == moraine.Busy
 }
 
 // findMountRecord opens the record of the mount on dir; nil where there is none.
