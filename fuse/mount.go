@@ -31,6 +31,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse/observe"
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/internal/metric"
 	"github.com/morainefs/moraine/internal/rawclient"
@@ -76,6 +77,8 @@ type Deps struct {
 	Log    *slog.Logger
 	// Metrics counts for the mount. Default: without a registry.
 	Metrics *Metrics
+	// AccessLog gets a line for each request of the kernel; nil: there is none.
+	AccessLog *observe.AccessLog
 }
 
 // Metrics counts what mounts do. Several mounts of one process may share it.
@@ -84,13 +87,15 @@ type Metrics struct {
 	// mount did not become free in time.
 	WaitsExceeded *prometheus.CounterVec
 	// Reads counts the kernel's requests to read.
-	Reads prometheus.Counter
+	Reads      prometheus.Counter
+	operations *observe.Metrics
 }
 
 // NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
-		Reads: metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages.")}
+		Reads: metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
+		operations: observe.NewMetrics(reg)}
 }
 
 const (
@@ -125,8 +130,9 @@ func (c *Config) validate() error {
 
 // Mount is one mounted file system, from New to the end of Run.
 type Mount struct {
-	cfg Config
-	fs  *fileSystem
+	cfg      Config
+	fs       *fileSystem
+	observer *observe.Observer
 }
 
 // New checks the settings. It mounts nothing.
@@ -152,9 +158,15 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: &files.files}
 	dirs.dirs.init()
-	return &Mount{cfg: cfg, fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
+	return &Mount{cfg: cfg, observer: observe.New(deps.Metrics.operations, deps.AccessLog), fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
 		unimplemented: unimplemented{gofuse.NewDefaultRawFileSystem()}}}, nil
 }
+
+// Observer has counted the requests of the kernel.
+func (m *Mount) Observer() *observe.Observer { return m.observer }
+
+// OpenFiles returns how many files are open.
+func (m *Mount) OpenFiles() int { return m.fs.files.count() }
 
 // Run mounts, calls ready once the file system can be used, and serves until it is
 // unmounted or ctx ends. Before it returns it commits everything written; an error
@@ -214,7 +226,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		opts.Options = append(opts.Options, "ro")
 		opts.DirectMountFlags = readOnlyFlags
 	}
-	server, err := gofuse.NewServer(m.fs, m.cfg.Dir, opts)
+	server, err := gofuse.NewServer(observe.Wrap(m.fs, m.observer), m.cfg.Dir, opts)
 	if err != nil {
 		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
 	}

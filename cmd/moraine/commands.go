@@ -26,7 +26,8 @@ func commands(env *cli.Env) []*cobra.Command {
 	all := []*cobra.Command{
 		agentcmd.NewAgentCommand(env), benchcmd.NewBenchCommand(env), certcmd.NewCertCommand(env), ckptcmd.NewCkptCommand(env), clustercmd.NewClusterCommand(env),
 		devcmd.NewDemoCommand(env), devcmd.NewDevClusterCommand(env), fsckcmd.NewFsckCommand(env), inspectcmd.NewInspectCommand(env),
-		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
+		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), mountcmd.NewStatsCommand(env), mountcmd.NewProfileCommand(env),
+		policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
 		s3cmd.NewS3Command(env), simcmd.NewSimCommand(env), newVersionCommand(env),
 	}
 	for _, area := range [][]*cobra.Command{filecmd.Commands(env), hostcmd.Commands(env), jobcmd.Commands(env), servercmd.Commands(env)} {

@@ -40,6 +40,7 @@ type MountOptions struct {
 	level       moraine.Level
 	LogFile     string
 	adminListen string
+	accessLog   string
 	profile     string
 	readyFD     int
 }
@@ -96,6 +97,7 @@ mode, owner and group decide, as on a local disk.`,
 	f.StringVar(&o.LogFile, "log-file", "", "log file of the background process (default: in "+
 		"/run/moraine or the user's runtime directory)")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
+	f.StringVar(&o.accessLog, "access-log", "", "file that gets a line for each operation; SIGHUP opens it again")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
 	f.IntVar(&o.readyFD, "ready-fd", 0, "of the background process: where it reports that it is ready")
 	for _, hidden := range []string{"ready-fd", "cpuprofile"} {
@@ -122,6 +124,9 @@ func mount(ctx context.Context, env *cli.Env, o MountOptions, address, dir strin
 		return err
 	}
 	if dir, err = absolute(dir); err != nil {
+		return err
+	}
+	if o.accessLog, err = absolute(o.accessLog); err != nil {
 		return err
 	}
 	if o.readyFD > 0 {
@@ -210,15 +215,31 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 	if !root.IsDir() {
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
-	m, err := fuse.New(fuse.Config{Dir: dir, Root: root.Inode(), Name: loc.String(), AllowOther: o.allowOther,
-		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience},
-		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics})
+	return c.serve(ctx, o, loc.String(), root.Inode(), dir, log, ready)
+}
+
+// serve mounts a directory of the cluster, and serves it until the mount ends.
+func (c *mountClient) serve(ctx context.Context, o MountOptions, source string, root moraine.InodeID, dir string, log *slog.Logger, ready func()) error {
+	access, endLog, err := openAccessLog(o.accessLog, log)
 	if err != nil {
 		return err
 	}
+	defer endLog()
+	total := int64(o.memory)
+	m, err := fuse.New(fuse.Config{Dir: dir, Root: root, Name: source, AllowOther: o.allowOther,
+		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience},
+		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics, AccessLog: access})
+	if err != nil {
+		return err
+	}
+	stop, err := startControl(&control{source: source, dir: dir, mount: m, client: c})
+	if err != nil {
+		return err
+	}
+	defer stop()
 	return c.run(ctx, func(ctx context.Context) error {
 		return m.Run(ctx, func() {
-			log.Info("mounted", "source", loc.String(), "dir", dir, "pid", os.Getpid())
+			log.Info("mounted", "source", source, "dir", dir, "pid", os.Getpid())
 			ready()
 		})
 	})
