@@ -89,3 +89,6 @@ var (
 	Killed        = killed
 	GaveUp        = gaveUp
 )
+
+// ParseMount reads a line of /proc/self/mountinfo.
+var ParseMount = parseMount

@@ -99,15 +99,15 @@ func IsMounted(dir string) (bool, error) {
 	// 36 35 98:0 / /mnt rw,noatime - fuse.moraine source options
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && UnescapeMount(fields[4]) == dir && strings.Contains(line, " - fuse."+fsType+" ") {
+		if len(fields) > 4 && unescapeMount(fields[4]) == dir && strings.Contains(line, " - fuse."+fsType+" ") {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// UnescapeMount undoes the kernel's escapes of blanks and backslashes in /proc/mounts.
-func UnescapeMount(s string) string {
+// unescapeMount undoes the kernel's escapes of blanks and backslashes.
+func unescapeMount(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 

@@ -84,6 +84,8 @@ var listings = []listing{
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes bytes_without_digest digest"},
 	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
+	{args: "info moraine:///f", keys: "path inode size generation level stripe_bytes object_bytes hole_bytes bytes_by_level devices extents", inner: map[string]string{
+		"bytes_by_level": "|memory nvme", "devices": "device host alive chunks", "extents": "offset length from | stripe scheme chunks bucket object", "extents.chunks": "device host level"}},
 	{args: "du moraine:///", keys: "path bytes files directories"},
 	{args: "policy get moraine:///", keys: "path flush scheme foreign own"},
 	{args: "quota get moraine:///", keys: "path bytes inodes limited", optional: "room_bytes room_inodes quota_path quota_bytes quota_inodes"},

@@ -1,7 +1,6 @@
 package mountcmd
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,7 +21,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/fuse/observe"
 )
@@ -175,10 +173,11 @@ func findDaemon(arg string) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, user, err := mountPoint(dir)
+	m, err := fuse.MountOf(dir)
 	if err != nil {
 		return nil, err
 	}
+	at, user := m.Dir, m.User
 	record, err := mountFile(at, ".json")
 	if err != nil {
 		return nil, err
@@ -198,33 +197,6 @@ func findDaemon(arg string) (*daemon, error) {
 		return c, err
 	}
 	return &daemon{dir: at, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
-}
-
-// mountPoint returns the mount of this kind that a path lies in, and the user who mounted it.
-func mountPoint(path string) (dir string, user int, err error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 5 || !strings.Contains(sc.Text(), " - fuse.moraine ") {
-			continue
-		}
-		at := fuse.UnescapeMount(fields[4])
-		if at != path && !strings.HasPrefix(path, at+"/") || len(at) < len(dir) {
-			continue
-		}
-		dir = at
-		_, rest, _ := strings.Cut(sc.Text(), "user_id=")
-		rest, _, _ = strings.Cut(rest, ",")
-		user, _ = strconv.Atoi(rest)
-	}
-	if dir == "" {
-		err = &moraine.Error{Ref: path, Kind: moraine.NotFound, Err: errors.New("no mount of moraine is there; /proc/mounts lists all")}
-	}
-	return dir, user, err
 }
 
 // get sends one request, whose answer the caller closes.
