@@ -94,7 +94,7 @@ type Metrics struct {
 // NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
-		Reads: metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
+		Reads:      metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
 		operations: observe.NewMetrics(reg)}
 }
 

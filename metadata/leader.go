@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/lockwait"
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/retain"
@@ -49,6 +50,7 @@ type leader struct {
 	lease    *leases.Table
 	pulse    pulse
 	leases   *leases.Keeper
+	locks    *lockwait.Queue
 
 	steps   lead.Signal // a checkpoint changed
 	repairs lead.Poke   // the repair queue, or the possible repairs, changed
@@ -85,6 +87,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.retain = retain.New(term)
+	l.locks = lockwait.New(term)
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
@@ -232,6 +235,7 @@ func (l *leader) observe(r *state.Result) {
 	}
 	l.repair.Observe(ev)
 	l.retain.Observe(ev)
+	l.locks.Observe(ev)
 	if ev.Routing != 0 {
 		l.routing.sawRouting(ev.Routing)
 	}
@@ -270,6 +274,7 @@ func (l *leader) catchUp() error {
 		return err
 	}
 	l.desk.strayed.Store(true)
+	l.locks.WakeAll()
 	l.jobs.ready.Fire()
 	l.runner.runnable.Set()
 	l.steps.Fire()

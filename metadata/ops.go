@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/lockwait"
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
@@ -47,6 +48,12 @@ type serveFunc func(*leader, context.Context, *lead.Call) (*wire.MetaResponse, e
 func inLeases(serve func(*leases.Keeper, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
 	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 		return serve(l.leases, ctx, c)
+	}
+}
+
+func inLockWaits(serve func(*lockwait.Queue, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.locks, ctx, c)
 	}
 }
 
@@ -142,6 +149,8 @@ var served = map[string]service{
 	"queue_move":     {serve: (*leader).queueMove},
 	"report_objects": {serve: inObjects((*fleet.ObjectChecks).ReportObjects)},
 	"check_objects":  {serve: inObjects((*fleet.ObjectChecks).CheckObjects)},
+
+	"await_lock": {serve: inLockWaits((*lockwait.Queue).Await)},
 
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
 	"watch":  {serve: (*leader).watch},

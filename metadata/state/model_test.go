@@ -35,6 +35,7 @@ type modelNode struct {
 	target   string
 	rdev     uint32
 	owner    *client
+	locks    modelLocks
 	names    int  // of a file or link
 	linked   bool // has had several names: those in a removed tree count until the job reaches them
 	xattrs   map[string]string
@@ -70,6 +71,7 @@ type model struct {
 	rewritten int
 	packed    int        // files
 	dice      *rand.Rand // for later kinds of commands, so that the choice of other commands stays the same
+	lockDice  *rand.Rand // for locks, likewise
 }
 
 // TestRandomCommandsAgainstModel runs random commands with new seeds in every run.
@@ -127,7 +129,7 @@ func newModel(t *testing.T, seed uint64) *model { return newModelOf(newCluster(t
 
 // newModelOf is a model of a bench that has 7 hosts and nothing else.
 func newModelOf(b *bench, seed uint64) *model {
-	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), dice: rand.New(rand.NewPCG(seed, 1)), grants: map[*client][]uint64{}, made: map[string]int{}}
+	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), dice: rand.New(rand.NewPCG(seed, 1)), lockDice: rand.New(rand.NewPCG(seed, 2)), grants: map[*client][]uint64{}, made: map[string]int{}}
 	m.clients = []*client{m.open(nil), m.open(nil)}
 	m.root = &modelNode{id: m.clients[0].root, typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
 	m.nodes = []*modelNode{m.root}
@@ -215,6 +217,9 @@ func (m *model) step() {
 	}
 	if m.dice.IntN(8) == 0 {
 		m.stepRange()
+	}
+	if m.lockDice.IntN(8) == 0 {
+		m.stepLock(m.clients[m.lockDice.IntN(len(m.clients))])
 	}
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {

@@ -24,6 +24,7 @@ func (m *model) compare() {
 			m.compareFile(c, n)
 		}
 		m.compareXattrs(c, n)
+		m.compareLocks(c, n)
 		a := c.attr(n.id)
 		if attrOf(a) != n.attr {
 			m.t.Fatalf("%x has %+v, want %+v", n.id, attrOf(a), n.attr)

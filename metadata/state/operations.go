@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/locks"
 	"github.com/morainefs/moraine/metadata/state/movers"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/session"
@@ -113,6 +114,8 @@ var handlers = checked([]handler{
 	490: {mutate: mutating((*wire.MetaRequest).GetCommitRewrite, content.CommitRewrite)},
 	481: {mutate: mutating((*wire.MetaRequest).GetDropChunks, fleet.DropChunks)},
 	620: {mutate: mutating((*wire.MetaRequest).GetRevokeCert, session.RevokeCert)},
+	780: {mutate: mutating((*wire.MetaRequest).GetSetLock, locks.SetLock)},
+	781: {read: reading((*wire.MetaRequest).GetGetLock, locks.ReadLock)},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }, ops.All())

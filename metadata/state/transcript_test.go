@@ -208,6 +208,8 @@ func (s *script) do(args []string) string {
 		return s.commit(args)
 	case "clone":
 		return s.clone(args)
+	case "lock", "unlock":
+		return s.lock(args)
 	case "close":
 		return outcome(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	}
@@ -355,4 +357,25 @@ func (s *script) stat(p string, follow bool) string {
 	a := w.GetAttr()
 	return fmt.Sprintf("%s mode %o uid %d nlink %d size %d tenant %d", strings.ToLower(strings.TrimPrefix(a.Type.String(), "FILE_TYPE_")),
 		a.Mode, a.Uid, a.Nlink, a.Size, a.Tenant)
+}
+
+// lock PATH OWNER START END [write] [flock] takes a lock, and unlock gives it back. The answer is the
+// lock that excludes it.
+func (s *script) lock(args []string) string {
+	l := &wire.FileLock{Owner: number(args[2]), Start: number(args[3]), End: number(args[4]), Pid: 7}
+	for _, a := range args[5:] {
+		l.Write, l.Flock = l.Write || a == "write", l.Flock || a == "flock"
+	}
+	resp := s.at.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetLock{SetLock: &wire.SetLock{Inode: s.named(args[1]), Lock: l, Unlock: args[0] == "unlock"}}})
+	by := resp.GetLock().GetConflict()
+	if by == nil {
+		return outcome(resp)
+	}
+	who := "?"
+	for name, c := range s.sessions {
+		if c.id == by.Session {
+			who = name
+		}
+	}
+	return fmt.Sprintf("owner %d of %s has %d-%d, write %t", by.Owner, who, by.Start, by.End, by.Write)
 }

@@ -599,6 +599,9 @@ type MetaRequest struct {
 	//	*MetaRequest_RaiseRouting
 	//	*MetaRequest_Leases
 	//	*MetaRequest_Watch
+	//	*MetaRequest_SetLock
+	//	*MetaRequest_GetLock
+	//	*MetaRequest_AwaitLock
 	//	*MetaRequest_MemberBeat
 	//	*MetaRequest_GetMembers
 	//	*MetaRequest_AddMember
@@ -1389,6 +1392,33 @@ func (x *MetaRequest) GetWatch() *Watch {
 	return nil
 }
 
+func (x *MetaRequest) GetSetLock() *SetLock {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_SetLock); ok {
+			return x.SetLock
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetGetLock() *GetLock {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_GetLock); ok {
+			return x.GetLock
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetAwaitLock() *AwaitLock {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_AwaitLock); ok {
+			return x.AwaitLock
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetMemberBeat() *MemberBeat {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_MemberBeat); ok {
@@ -1919,6 +1949,19 @@ type MetaRequest_Watch struct {
 	Watch *Watch `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
 }
 
+type MetaRequest_SetLock struct {
+	// Advisory locks of files.
+	SetLock *SetLock `protobuf:"bytes,780,opt,name=set_lock,json=setLock,proto3,oneof"`
+}
+
+type MetaRequest_GetLock struct {
+	GetLock *GetLock `protobuf:"bytes,781,opt,name=get_lock,json=getLock,proto3,oneof"`
+}
+
+type MetaRequest_AwaitLock struct {
+	AwaitLock *AwaitLock `protobuf:"bytes,782,opt,name=await_lock,json=awaitLock,proto3,oneof"`
+}
+
 type MetaRequest_MemberBeat struct {
 	// The metadata servers themselves.
 	MemberBeat *MemberBeat `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
@@ -2172,6 +2215,12 @@ func (*MetaRequest_Leases) isMetaRequest_Op() {}
 
 func (*MetaRequest_Watch) isMetaRequest_Op() {}
 
+func (*MetaRequest_SetLock) isMetaRequest_Op() {}
+
+func (*MetaRequest_GetLock) isMetaRequest_Op() {}
+
+func (*MetaRequest_AwaitLock) isMetaRequest_Op() {}
+
 func (*MetaRequest_MemberBeat) isMetaRequest_Op() {}
 
 func (*MetaRequest_GetMembers) isMetaRequest_Op() {}
@@ -2273,6 +2322,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Revoked
 	//	*MetaResponse_CheckObjects
 	//	*MetaResponse_BadObjects
+	//	*MetaResponse_Lock
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2752,6 +2802,15 @@ func (x *MetaResponse) GetBadObjects() *BadObjectsReply {
 	return nil
 }
 
+func (x *MetaResponse) GetLock() *LockReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Lock); ok {
+			return x.Lock
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -2944,6 +3003,10 @@ type MetaResponse_BadObjects struct {
 	BadObjects *BadObjectsReply `protobuf:"bytes,134,opt,name=bad_objects,json=badObjects,proto3,oneof"`
 }
 
+type MetaResponse_Lock struct {
+	Lock *LockReply `protobuf:"bytes,780,opt,name=lock,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -3037,6 +3100,8 @@ func (*MetaResponse_Revoked) isMetaResponse_Result() {}
 func (*MetaResponse_CheckObjects) isMetaResponse_Result() {}
 
 func (*MetaResponse_BadObjects) isMetaResponse_Result() {}
+
+func (*MetaResponse_Lock) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -14177,11 +14242,334 @@ func (x *QuarantineReply) GetUnlistedBytes() uint64 {
 	return 0
 }
 
+// FileLock is an advisory lock on a range of a file.
+type FileLock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"` // of the owner
+	Owner         uint64                 `protobuf:"fixed64,2,opt,name=owner,proto3" json:"owner,omitempty"`     // the owner's number in its session
+	Flock         bool                   `protobuf:"varint,3,opt,name=flock,proto3" json:"flock,omitempty"`      // made by flock, which ignores those of fcntl
+	Write         bool                   `protobuf:"varint,4,opt,name=write,proto3" json:"write,omitempty"`      // excludes all others; false: only those that write
+	Start         uint64                 `protobuf:"varint,5,opt,name=start,proto3" json:"start,omitempty"`
+	End           uint64                 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"` // after the last byte; 2^63: the end of every file
+	Pid           uint32                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"` // process of the owner, on its node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileLock) Reset() {
+	*x = FileLock{}
+	mi := &file_metadata_proto_msgTypes[147]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileLock) ProtoMessage() {}
+
+func (x *FileLock) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[147]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileLock.ProtoReflect.Descriptor instead.
+func (*FileLock) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{147}
+}
+
+func (x *FileLock) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *FileLock) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *FileLock) GetFlock() bool {
+	if x != nil {
+		return x.Flock
+	}
+	return false
+}
+
+func (x *FileLock) GetWrite() bool {
+	if x != nil {
+		return x.Write
+	}
+	return false
+}
+
+func (x *FileLock) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *FileLock) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *FileLock) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+// SetLock gives the session's owner a lock, in place of what it has in the range, or
+// takes its locks in the range away. If another owner's lock conflicts, the answer has
+// that lock and nothing changes.
+type SetLock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"` // without session
+	Unlock        bool                   `protobuf:"varint,3,opt,name=unlock,proto3" json:"unlock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLock) Reset() {
+	*x = SetLock{}
+	mi := &file_metadata_proto_msgTypes[148]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLock) ProtoMessage() {}
+
+func (x *SetLock) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[148]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLock.ProtoReflect.Descriptor instead.
+func (*SetLock) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{148}
+}
+
+func (x *SetLock) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *SetLock) GetLock() *FileLock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *SetLock) GetUnlock() bool {
+	if x != nil {
+		return x.Unlock
+	}
+	return false
+}
+
+// GetLock finds a lock that would prevent a lock. The answer is a LockReply.
+type GetLock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLock) Reset() {
+	*x = GetLock{}
+	mi := &file_metadata_proto_msgTypes[149]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLock) ProtoMessage() {}
+
+func (x *GetLock) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[149]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLock.ProtoReflect.Descriptor instead.
+func (*GetLock) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{149}
+}
+
+func (x *GetLock) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *GetLock) GetLock() *FileLock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// AwaitLock waits until no lock prevents a lock of the session, or until it would wait
+// for ever.
+type AwaitLock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"` // without session
+	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitLock) Reset() {
+	*x = AwaitLock{}
+	mi := &file_metadata_proto_msgTypes[150]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitLock) ProtoMessage() {}
+
+func (x *AwaitLock) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[150]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitLock.ProtoReflect.Descriptor instead.
+func (*AwaitLock) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{150}
+}
+
+func (x *AwaitLock) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *AwaitLock) GetLock() *FileLock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *AwaitLock) GetWaitMillis() uint32 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
+type LockReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Conflict      *FileLock              `protobuf:"bytes,1,opt,name=conflict,proto3" json:"conflict,omitempty"`  // a lock that prevents the requested one; none: nothing does
+	Deadlock      bool                   `protobuf:"varint,2,opt,name=deadlock,proto3" json:"deadlock,omitempty"` // of AwaitLock: its holder waits for the session's owner
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LockReply) Reset() {
+	*x = LockReply{}
+	mi := &file_metadata_proto_msgTypes[151]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LockReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LockReply) ProtoMessage() {}
+
+func (x *LockReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[151]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LockReply.ProtoReflect.Descriptor instead.
+func (*LockReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{151}
+}
+
+func (x *LockReply) GetConflict() *FileLock {
+	if x != nil {
+		return x.Conflict
+	}
+	return nil
+}
+
+func (x *LockReply) GetDeadlock() bool {
+	if x != nil {
+		return x.Deadlock
+	}
+	return false
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xf5:\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xc8<\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14334,7 +14722,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x03\x10\x01\x18\x03H\x00R\fraiseRouting\x12A\n" +
 	"\x06leases\x18\xc9\x01 \x01(\v2\x14.moraine.wire.LeasesB\x10\xa2\xbb\x18\f\b\x04\x10\x02\x18\x02 \x01(\x01P\x01H\x00R\x06leases\x128\n" +
 	"\x05watch\x18\xca\x01 \x01(\v2\x13.moraine.wire.WatchB\n" +
-	"\xa2\xbb\x18\x06\b\x02\x10\x02\x18\x01H\x00R\x05watch\x12N\n" +
+	"\xa2\xbb\x18\x06\b\x02\x10\x02\x18\x01H\x00R\x05watch\x12E\n" +
+	"\bset_lock\x18\x8c\x06 \x01(\v2\x15.moraine.wire.SetLockB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x01P\x01H\x00R\asetLock\x12?\n" +
+	"\bget_lock\x18\x8d\x06 \x01(\v2\x15.moraine.wire.GetLockB\n" +
+	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\agetLock\x12I\n" +
+	"\n" +
+	"await_lock\x18\x8e\x06 \x01(\v2\x17.moraine.wire.AwaitLockB\x0e\xa2\xbb\x18\n" +
+	"\b\x04\x10\x02\x18\x01(\x01P\x01H\x00R\tawaitLock\x12N\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatB\x10\xa2\xbb\x18\f\b\x04\x10\x05\x18\x02 \x02z\x02idH\x00R\n" +
 	"memberBeat\x12H\n" +
 	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersB\n" +
@@ -14388,7 +14782,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\xbf\x15\n" +
+	"\x02op\"\xef\x15\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14445,7 +14839,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\arevoked\x18\xed\x04 \x01(\v2\x1a.moraine.wire.RevokedReplyH\x00R\arevoked\x12G\n" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1f.moraine.wire.CheckObjectsReplyH\x00R\fcheckObjects\x12A\n" +
 	"\vbad_objects\x18\x86\x01 \x01(\v2\x1d.moraine.wire.BadObjectsReplyH\x00R\n" +
-	"badObjectsB\b\n" +
+	"badObjects\x12.\n" +
+	"\x04lock\x18\x8c\x06 \x01(\v2\x17.moraine.wire.LockReplyH\x00R\x04lockB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x91\x01\n" +
 	"\n" +
@@ -15429,7 +15824,30 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1f\n" +
 	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
 	"totalBytes\x12%\n" +
-	"\x0eunlisted_bytes\x18\x05 \x01(\x04R\runlistedBytes*\xbb\x01\n" +
+	"\x0eunlisted_bytes\x18\x05 \x01(\x04R\runlistedBytes\"\xa0\x01\n" +
+	"\bFileLock\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\x06R\x05owner\x12\x14\n" +
+	"\x05flock\x18\x03 \x01(\bR\x05flock\x12\x14\n" +
+	"\x05write\x18\x04 \x01(\bR\x05write\x12\x14\n" +
+	"\x05start\x18\x05 \x01(\x04R\x05start\x12\x10\n" +
+	"\x03end\x18\x06 \x01(\x04R\x03end\x12\x10\n" +
+	"\x03pid\x18\a \x01(\rR\x03pid\"c\n" +
+	"\aSetLock\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
+	"\x04lock\x18\x02 \x01(\v2\x16.moraine.wire.FileLockR\x04lock\x12\x16\n" +
+	"\x06unlock\x18\x03 \x01(\bR\x06unlock\"K\n" +
+	"\aGetLock\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
+	"\x04lock\x18\x02 \x01(\v2\x16.moraine.wire.FileLockR\x04lock\"n\n" +
+	"\tAwaitLock\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
+	"\x04lock\x18\x02 \x01(\v2\x16.moraine.wire.FileLockR\x04lock\x12\x1f\n" +
+	"\vwait_millis\x18\x03 \x01(\rR\n" +
+	"waitMillis\"[\n" +
+	"\tLockReply\x122\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.moraine.wire.FileLockR\bconflict\x12\x1a\n" +
+	"\bdeadlock\x18\x02 \x01(\bR\bdeadlock*\xbb\x01\n" +
 	"\x0eRebalanceState\x12\x1f\n" +
 	"\x1bREBALANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14REBALANCE_STATE_EVEN\x10\x01\x12\x1a\n" +
@@ -15509,7 +15927,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 147)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15666,68 +16084,73 @@ var file_metadata_proto_goTypes = []any{
 	(*QuarantinedChunk)(nil),  // 152: moraine.wire.QuarantinedChunk
 	(*AdoptReply)(nil),        // 153: moraine.wire.AdoptReply
 	(*QuarantineReply)(nil),   // 154: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 155: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 156: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 157: moraine.wire.SealPart
-	(*GetStep)(nil),           // 158: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 159: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 160: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 161: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 162: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 163: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 164: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 165: moraine.wire.ListParts
-	(*ClaimSlices)(nil),       // 166: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),         // 167: moraine.wire.LeaseStep
-	(*MarkStep)(nil),          // 168: moraine.wire.MarkStep
-	(*AdoptStep)(nil),         // 169: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),       // 170: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 171: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 172: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 173: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 174: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 175: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 176: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 177: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 178: moraine.wire.GetObject
-	(*GetTier)(nil),           // 179: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 180: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 181: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 182: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 183: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 184: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 185: moraine.wire.Error
-	(*Topology)(nil),          // 186: moraine.wire.Topology
-	(*RunReply)(nil),          // 187: moraine.wire.RunReply
-	(*StepReply)(nil),         // 188: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 189: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 190: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 191: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),       // 192: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),       // 193: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 194: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 195: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 196: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 197: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 198: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 199: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 200: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 201: moraine.wire.DeviceState
-	(*Attr)(nil),              // 202: moraine.wire.Attr
-	(FileType)(0),             // 203: moraine.wire.FileType
-	(*Placement)(nil),         // 204: moraine.wire.Placement
-	(*Stripe)(nil),            // 205: moraine.wire.Stripe
-	(*Extent)(nil),            // 206: moraine.wire.Extent
-	(*Object)(nil),            // 207: moraine.wire.Object
-	(*Host)(nil),              // 208: moraine.wire.Host
-	(*Device)(nil),            // 209: moraine.wire.Device
-	(*SigningKey)(nil),        // 210: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 211: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 212: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 213: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 214: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 215: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 216: moraine.wire.BucketTraits
+	(*FileLock)(nil),          // 155: moraine.wire.FileLock
+	(*SetLock)(nil),           // 156: moraine.wire.SetLock
+	(*GetLock)(nil),           // 157: moraine.wire.GetLock
+	(*AwaitLock)(nil),         // 158: moraine.wire.AwaitLock
+	(*LockReply)(nil),         // 159: moraine.wire.LockReply
+	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 162: moraine.wire.SealPart
+	(*GetStep)(nil),           // 163: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 170: moraine.wire.ListParts
+	(*ClaimSlices)(nil),       // 171: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
+	(*MarkStep)(nil),          // 173: moraine.wire.MarkStep
+	(*AdoptStep)(nil),         // 174: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),       // 175: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 176: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 177: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 178: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 179: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 180: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 181: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 182: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 183: moraine.wire.GetObject
+	(*GetTier)(nil),           // 184: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 185: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 186: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 187: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 188: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 189: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 190: moraine.wire.Error
+	(*Topology)(nil),          // 191: moraine.wire.Topology
+	(*RunReply)(nil),          // 192: moraine.wire.RunReply
+	(*StepReply)(nil),         // 193: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 194: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 195: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 196: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),       // 197: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),       // 198: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 199: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 200: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 201: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 202: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 203: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 204: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 205: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 206: moraine.wire.DeviceState
+	(*Attr)(nil),              // 207: moraine.wire.Attr
+	(FileType)(0),             // 208: moraine.wire.FileType
+	(*Placement)(nil),         // 209: moraine.wire.Placement
+	(*Stripe)(nil),            // 210: moraine.wire.Stripe
+	(*Extent)(nil),            // 211: moraine.wire.Extent
+	(*Object)(nil),            // 212: moraine.wire.Object
+	(*Host)(nil),              // 213: moraine.wire.Host
+	(*Device)(nil),            // 214: moraine.wire.Device
+	(*SigningKey)(nil),        // 215: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 216: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 217: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 218: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 219: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 220: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 221: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15768,34 +16191,34 @@ var file_metadata_proto_depIdxs = []int32{
 	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	155, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	156, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	157, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	158, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	159, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	160, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	161, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	162, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	163, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	164, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	165, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	166, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	167, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	168, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	169, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	170, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	171, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	172, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	173, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	174, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	175, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
 	109, // 54: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	171, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	172, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	173, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	174, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	175, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	176, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	177, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	178, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	179, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	180, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	181, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	176, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	177, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	178, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	179, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	180, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	181, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	182, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	183, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	184, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	185, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	186, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	116, // 66: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	118, // 67: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	119, // 68: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
@@ -15805,202 +16228,210 @@ var file_metadata_proto_depIdxs = []int32{
 	144, // 72: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
 	122, // 73: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
 	127, // 74: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	131, // 75: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	135, // 76: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	139, // 77: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	140, // 78: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	141, // 79: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	145, // 80: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 81: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 82: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 83: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	147, // 84: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	149, // 85: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	151, // 86: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	79,  // 87: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	77,  // 88: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	81,  // 89: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 90: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 91: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	89,  // 92: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 93: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 94: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 95: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	182, // 96: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	183, // 97: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	184, // 98: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	185, // 99: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	126, // 100: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 101: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 102: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	186, // 103: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 104: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 105: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 106: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 107: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 108: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 109: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 110: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 111: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 112: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 113: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 114: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 115: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 116: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 117: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	187, // 118: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	188, // 119: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	189, // 120: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	190, // 121: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	191, // 122: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 123: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	192, // 124: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	193, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	194, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	195, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	132, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	137, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	146, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	148, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	150, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	154, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 136: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	129, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	78,  // 139: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 140: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 141: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 142: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	153, // 143: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 144: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 145: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	196, // 146: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	197, // 147: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	11,  // 148: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 149: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	130, // 150: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 151: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	198, // 152: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 153: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	186, // 154: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	199, // 155: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 156: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 157: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 158: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 159: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 160: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 161: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	200, // 162: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 163: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 164: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	201, // 165: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	202, // 166: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	202, // 167: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 168: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	202, // 169: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	202, // 170: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 171: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	203, // 172: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 173: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 174: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	199, // 175: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	204, // 176: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	199, // 177: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	199, // 178: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	204, // 179: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	205, // 180: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	206, // 181: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 182: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 183: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	62,  // 184: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 185: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 186: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 187: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	202, // 188: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	202, // 189: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	206, // 190: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	205, // 191: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	207, // 192: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 193: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	208, // 194: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	209, // 195: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	210, // 196: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	209, // 197: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	211, // 198: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 199: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 200: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	210, // 201: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 202: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 203: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	212, // 204: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 205: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	87,  // 206: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	80,  // 207: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	84,  // 208: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	80,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	213, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	214, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	205, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	199, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	201, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	213, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	215, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	205, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 231: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	206, // 232: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	206, // 233: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	205, // 234: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 235: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 236: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	216, // 237: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 238: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 239: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 240: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 241: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 242: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 243: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 244: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 245: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 246: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 247: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 248: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 249: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 250: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	203, // 251: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 252: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 253: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 254: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 255: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 256: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 257: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 258: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 259: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 260: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 261: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 262: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 263: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 264: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 265: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	266, // [266:266] is the sub-list for method output_type
-	266, // [266:266] is the sub-list for method input_type
-	266, // [266:266] is the sub-list for extension type_name
-	266, // [266:266] is the sub-list for extension extendee
-	0,   // [0:266] is the sub-list for field type_name
+	156, // 75: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
+	157, // 76: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
+	158, // 77: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
+	131, // 78: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	135, // 79: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	139, // 80: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	140, // 81: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	141, // 82: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	145, // 83: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 84: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 85: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 86: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	147, // 87: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	149, // 88: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	151, // 89: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	79,  // 90: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	77,  // 91: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	81,  // 92: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 93: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	98,  // 94: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	89,  // 95: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 96: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 97: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 98: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	187, // 99: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	188, // 100: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	189, // 101: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	190, // 102: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	126, // 103: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 104: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 105: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	191, // 106: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 107: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 108: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 109: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 110: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 111: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 112: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 113: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 114: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 115: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 116: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 117: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 118: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 119: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 120: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	192, // 121: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	193, // 122: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	194, // 123: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	195, // 124: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	196, // 125: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 126: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	197, // 127: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	198, // 128: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	199, // 129: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	200, // 130: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 131: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 132: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	132, // 133: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	137, // 134: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	146, // 135: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	148, // 136: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	150, // 137: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	154, // 138: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 139: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 140: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	129, // 141: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	78,  // 142: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 143: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 144: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 145: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	153, // 146: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 147: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 148: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	201, // 149: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	202, // 150: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	159, // 151: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	11,  // 152: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 153: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	130, // 154: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 155: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	203, // 156: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 157: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	191, // 158: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	204, // 159: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 160: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 161: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 162: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 163: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 164: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 165: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	205, // 166: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 167: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 168: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	206, // 169: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	207, // 170: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	207, // 171: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 172: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	207, // 173: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	207, // 174: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 175: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	208, // 176: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 177: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 178: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	204, // 179: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	209, // 180: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	204, // 181: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	204, // 182: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	209, // 183: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	210, // 184: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	211, // 185: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 186: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 187: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	62,  // 188: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 189: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 190: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 191: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	207, // 192: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	207, // 193: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	211, // 194: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	210, // 195: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	212, // 196: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 197: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	213, // 198: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	214, // 199: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	215, // 200: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	214, // 201: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	216, // 202: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 203: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 204: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	215, // 205: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 206: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 207: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	217, // 208: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 209: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	87,  // 210: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	80,  // 211: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	84,  // 212: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	80,  // 213: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	218, // 214: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 215: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	219, // 216: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 217: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 218: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 219: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	210, // 220: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 221: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 222: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 223: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 224: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	204, // 225: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	206, // 226: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 227: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 228: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 229: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	218, // 230: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	220, // 231: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 232: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 233: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	210, // 234: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 235: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	211, // 236: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	211, // 237: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	210, // 238: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 239: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 240: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	221, // 241: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 242: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 243: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 244: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 245: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 246: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 247: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 248: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 249: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 250: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 251: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 252: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 253: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 254: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	208, // 255: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 256: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 257: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 258: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 259: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 260: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 261: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 262: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 263: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 264: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 265: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 266: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 267: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 268: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 269: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	155, // 270: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	155, // 271: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	155, // 272: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	155, // 273: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	274, // [274:274] is the sub-list for method output_type
+	274, // [274:274] is the sub-list for method input_type
+	274, // [274:274] is the sub-list for extension type_name
+	274, // [274:274] is the sub-list for extension extendee
+	0,   // [0:274] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16089,6 +16520,9 @@ func file_metadata_proto_init() {
 		(*MetaRequest_RaiseRouting)(nil),
 		(*MetaRequest_Leases)(nil),
 		(*MetaRequest_Watch)(nil),
+		(*MetaRequest_SetLock)(nil),
+		(*MetaRequest_GetLock)(nil),
+		(*MetaRequest_AwaitLock)(nil),
 		(*MetaRequest_MemberBeat)(nil),
 		(*MetaRequest_GetMembers)(nil),
 		(*MetaRequest_AddMember)(nil),
@@ -16162,6 +16596,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Revoked)(nil),
 		(*MetaResponse_CheckObjects)(nil),
 		(*MetaResponse_BadObjects)(nil),
+		(*MetaResponse_Lock)(nil),
 	}
 	file_metadata_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
@@ -16170,7 +16605,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   147,
+			NumMessages:   152,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -29,6 +29,8 @@ func (k nameKeys) Xattr(i moraine.InodeID, name string) []byte {
 	return append(record.Be64(k.Key(record.TabXattr, 8+len(name)), uint64(i)), name...)
 }
 
+func (k nameKeys) Locks(i moraine.InodeID) []byte { return k.U64(record.TabLock, uint64(i)) }
+
 func (k nameKeys) DetachedOf(j moraine.JobID) []byte { return k.U64(record.TabDetached, uint64(j)) }
 
 func (k nameKeys) Detached(j moraine.JobID, i moraine.InodeID) []byte {

@@ -37,6 +37,14 @@ func (k sessionKeys) SessionInode(s moraine.SessionID, i moraine.InodeID) []byte
 	return k.u64x2(record.TabSessionInode, uint64(s), uint64(i))
 }
 
+func (k sessionKeys) SessionLocks(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessLock, uint64(s))
+}
+
+func (k sessionKeys) SessionLock(s moraine.SessionID, i moraine.InodeID) []byte {
+	return k.u64x2(record.TabSessLock, uint64(s), uint64(i))
+}
+
 func (k sessionKeys) EndedSession(s moraine.SessionID) []byte {
 	return k.U64(record.TabEndedSession, uint64(s))
 }

@@ -24,6 +24,7 @@ type Events struct {
 	DirUnnamed     bool   // a directory lost a name: it was renamed or removed
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
+	LocksChanged   []moraine.InodeID // inodes whose advisory locks changed
 }
 
 // UnknownCommand returns the error that stops the node. A newer build proposed a command that this

@@ -4,6 +4,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/locks"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/metadata/state/tree"
@@ -43,6 +44,9 @@ func delInode(t *kvtx.Tx, i *record.Inode) error {
 		for _, key := range keys {
 			t.Del(key)
 		}
+	}
+	if err := locks.DropInode(t, i.Id); err != nil {
+		return err
 	}
 	t.Del(t.K.Inode(i.Id))
 	delete(t.Inodes, i.Id)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/locktable"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -37,6 +38,11 @@ var rowCodecs = []valueKind{
 	}, func(s Tombstone) []byte { return s.Place(uint64(s.Bytes)) })},
 	{"kept-on", KeptOn{Bytes: 1 << 33, Chunks: 300, Gone: 5000}.Encode(), encodes(DecodeKeptOn, KeptOn.Encode)},
 	{"owned-jobs", EncodeOwned(1000), encodes(DecodeOwned, EncodeOwned)},
+	{"locks", EncodeLocks(locktable.Table{
+		{Owner: locktable.Owner{Session: 1<<40 | 2, ID: 0xfedcba9876543210}, Start: 0, End: 1 << 63, PID: 4711},
+		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9}, Start: 100, End: 200},
+		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9, Flock: true}, Start: 0, End: 1 << 63, Write: true},
+	}), encodes(DecodeLocks, EncodeLocks)},
 	{"step-lease", EncodeStepLease(300), encodes(DecodeStepLease, EncodeStepLease)},
 	{"bad-object", (&BadObject{State: wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: 16 << 20, Since: 5000, Text: "other bytes"}).Encode(), encodes(DecodeBadObject, (*BadObject).Encode)},
 	{"removed-index", EncodeRemovedIndex("p/run/step-1/.index"), encodes(DecodeRemovedIndex, EncodeRemovedIndex)},
@@ -53,8 +59,8 @@ var tableCodecs = map[string]string{
 	"metaRouting": "routing", "metaRebalance": "rebalance", "metaEndedCursor": "ended-cursor", "metaMark": "sum-mark",
 	"tabMeta": "cluster", "tabSigningKey": "signing-key", "tabTenant": "number", "tabTenantName": "number", "tabMember": "member",
 	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
-	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark",
-	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr",
+	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessLock": "mark",
+	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks",
 	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object", "tabDead": "mark",
 	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
 	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",

@@ -64,6 +64,7 @@ const (
 	CReserved    // bytes that ranks of open steps announced, and have not sealed
 	CStuckMoves  // live jobs of the object tier that fail again and again: see Job.Stuck
 	CMemory      // last number issued of stripes with chunks in memory
+	CLocked      // inodes with advisory locks
 	numCounters
 )
 

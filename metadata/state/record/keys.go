@@ -24,12 +24,14 @@ const (
 	TabSessionInode = 0x0c // session | inode: unlinked files that the session owns
 	TabSessionStep  = 0x0d // session | run | attempt | step | rank: ranks that began and have not sealed
 	TabEndedSession = 0x0e // session: an ended session whose belongings are still being removed
+	TabSessLock     = 0x0f // session | inode: files on which the session has locks
 
 	TabInode    = 0x10 // inode -> record
 	TabDentry   = 0x11 // parent inode | name -> inode, type
 	TabDetached = 0x12 // job | inode: directories that a removal has detached
 	TabName     = 0x13 // inode | parent inode | name: the names of an inode that has had two
 	TabXattr    = 0x14 // inode | name -> value of an extended attribute
+	TabLock     = 0x15 // inode -> its advisory locks
 
 	TabRef   = 0x18 // content | end of the range in the file -> table, base
 	TabTable = 0x19 // table -> header

@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/locks"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -194,7 +195,7 @@ func endSession(t *kvtx.Tx, s *record.Session) error {
 // files and deletes answers. When nothing is left it removes the session's mark too.
 func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	for _, clean := range []func(*kvtx.Tx, moraine.SessionID, int) (int, error){
-		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, dropAnswers,
+		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, locks.DropSession, dropAnswers,
 	} {
 		if budget <= 0 {
 			return nil
