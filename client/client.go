@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/filelocks"
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/client/internal/nodecache"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -48,6 +49,7 @@ type Client struct {
 	paths    paths
 	contents contents         // files open for reading and writing
 	node     *nodecache.Cache // nil: none
+	locks    *filelocks.Book
 
 	stop       context.CancelFunc
 	endSession func() error
@@ -85,6 +87,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		return nil, retry.Wrap("client.Dial", "", err)
 	}
 	c.io.Start(life, &c.running)
+	c.locks.Start(life)
 	c.endSession = func() error {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		c.io.Report(last) // damage that reads found and the client has not reported yet
@@ -107,7 +110,8 @@ func newClient(cfg Config, deps Deps) *Client {
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
 		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
 		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Reports: reports})
-	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, paths: paths{meta}}
+	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, paths: paths{meta}, locks: filelocks.NewBook(meta, deps.Log, limit.Resource{
+		Name: "turn of an owner of file locks", Patience: cfg.Patience, Advice: "look for metadata servers that do not answer", Reports: reports})}
 }
 
 // Close ends the session, and with it the client's grants and unlinked files. It returns when
@@ -118,6 +122,7 @@ func (c *Client) Close() error {
 	c.closed.Do(func() {
 		c.stop()
 		c.running.Wait()
+		c.locks.Close()
 		c.io.Wait()
 		c.meta.Forget() // from here on no server can recall a cache lease
 		err = c.endSession()

@@ -195,7 +195,10 @@ func (q *committer) commitNext() {
 	var reply *wire.CommitReply
 	var err error
 	if len(op.Extents) > 0 {
-		reply, err = q.commit(op, set[0].sent[0].Ticket.Grant.Session)
+		s := set[0].sent[0].Ticket.Grant.Session
+		if err = q.c.locks.Check(q.sender.Inode, s.Id); err == nil {
+			reply, err = q.commit(op, s)
+		}
 		if retry.IsKind(err, moraine.Stale) {
 			if err = q.resubmitBatches(set, err); err == nil {
 				return // with a smaller scheme they may be more than one entry takes

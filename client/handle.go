@@ -143,6 +143,9 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 	if err := h.check("client.Write", off); err != nil {
 		return 0, err
 	}
+	if err := h.ct.c.protected(h.Inode()); err != nil {
+		return 0, retry.Wrap("client.Write", h.ct.ref, err)
+	}
 	n, err := h.ct.write(ctx, p, off)
 	return n, retry.Wrap("client.Write", h.ct.ref, err)
 }
@@ -153,6 +156,9 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 func (h *Handle) Append(ctx context.Context, p []byte) (off int64, n int, err error) {
 	if err := h.check("client.Append", 0); err != nil {
 		return 0, 0, err
+	}
+	if err := h.ct.c.protected(h.Inode()); err != nil {
+		return 0, 0, retry.Wrap("client.Append", h.ct.ref, err)
 	}
 	off, n, err = h.ct.append(ctx, p)
 	return off, n, retry.Wrap("client.Append", h.ct.ref, err)
@@ -193,6 +199,9 @@ func (h *Handle) Sync(ctx context.Context) error {
 	h.ct.mu.Unlock()
 	if err := h.flush(ctx, "client.Sync"); err != nil {
 		return err
+	}
+	if err := h.ct.c.protected(h.Inode()); err != nil {
+		return retry.Wrap("client.Sync", h.ct.ref, err)
 	}
 	return retry.Wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
 }

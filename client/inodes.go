@@ -244,11 +244,15 @@ func (n Inodes) CreateEmpty(ctx context.Context, parent moraine.InodeID, name st
 // from the end of the file. Others may see sizes in between. If it fails in the middle, part of
 // the file has been cut.
 func (n Inodes) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaResponse, error) {
+	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
 	set := func(op *wire.SetAttr) (*wire.MetaResponse, error) {
-		return n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+		req := &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}}
+		if op.Valid&size != 0 && n.c.locks.Any(moraine.InodeID(op.Inode)) {
+			return n.c.resizeLocked(ctx, req)
+		}
+		return n.c.meta.Do(ctx, req)
 	}
 	resp, err := set(op)
-	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
 	if !retry.IsKind(err, moraine.TooLarge) || op.Valid&size == 0 {
 		return resp, err
 	}

@@ -90,6 +90,17 @@ func (t Table) Clear(o Owner, start, end uint64) Table {
 	return slices.Concat(t[:from], cut(t[from:to], start, end), t[to:])
 }
 
+// ClearOf is Clear for the owners of all sessions that have the number.
+func (t Table) ClearOf(flock bool, id, start, end uint64) Table {
+	out := t
+	for i, l := range t {
+		if l.Flock == flock && l.ID == id && (i == 0 || t[i-1].Owner != l.Owner) {
+			out = out.Clear(l.Owner, start, end)
+		}
+	}
+	return out
+}
+
 // Drop returns the table without the locks of a session.
 func (t Table) Drop(session uint64) Table {
 	return slices.DeleteFunc(slices.Clone(t), func(l Lock) bool { return l.Session == session })

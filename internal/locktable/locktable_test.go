@@ -123,3 +123,21 @@ func TestDropTakesAllLocksOfASession(t *testing.T) {
 		t.Fatalf("left %+v of %+v", left, table)
 	}
 }
+
+func TestClearOfTakesTheLocksOfAllSessions(t *testing.T) {
+	var table locktable.Table
+	for _, o := range []locktable.Owner{{Session: 1, ID: 1}, {Session: 2, ID: 1}, {Session: 2, ID: 3}, {Session: 2, ID: 1, Flock: true}} {
+		table = table.Set(locktable.Lock{Owner: o, Start: 0, End: 10})
+		table = table.Set(locktable.Lock{Owner: o, Start: 20, End: 30})
+	}
+	left := table.ClearOf(false, 1, 5, locktable.Max)
+	for _, l := range left {
+		cleared := !l.Flock && l.ID == 1
+		if cleared && (l.Start != 0 || l.End != 5) || !cleared && l.End-l.Start != 10 {
+			t.Errorf("left %+v", l)
+		}
+	}
+	if len(left) != 2+4 || len(table) != 8 {
+		t.Fatalf("left %+v of %+v", left, table)
+	}
+}
