@@ -21,6 +21,7 @@ import (
 const envChild = "MORAINE_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
+	"lock-files":  lockFiles,
 	"map-copies":  mapCopies,
 	"map-digests": mapDigests,
 	"map-peek":    mapPeek,

@@ -121,22 +121,24 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f.paged != nil {
 		o.pages.leave(f.paged)
 	}
+	o.unlockHandle(f)
 	o.release(f.state, o.files.unpin(f.state))
 }
 
 // Flush implements gofuse.RawFileSystem: a close. It returns when the written bytes
 // are committed, at the mount's level, so that the next open of the file, on any
-// mount, reads them.
+// mount, reads them. Then the locks end that the closing process has by fcntl.
 func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
 		return o.notOpen()
 	}
+	ctx, done := o.request(cancel, &in.InHeader)
+	defer done()
+	defer o.unlockProcess(ctx, f, in.LockOwner)
 	if !f.writes {
 		return gofuse.OK
 	}
-	ctx, done := o.request(cancel, &in.InHeader)
-	defer done()
 	return status(f.handle.Flush(ctx))
 }
 

@@ -242,9 +242,45 @@ var leakRows = append(rangeRows, []leakRow{
 		_, err := unix.Seek(fd, leakContent, unix.SEEK_DATA)
 		return err
 	})},
+	// After a signal the kernel repeats a call for a lock, so it does not end by one.
+	{name: "getlk", ops: []string{"GetLk"}, asks: "getlock", prep: onFile(func(_ *leakEnv, fd int) error {
+		return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &unix.Flock_t{Type: unix.F_RDLCK})
+	})},
+	{name: "setlk", ops: []string{"SetLk", "Flush"}, asks: "setlock", noInterrupt: true, prep: onFile(func(_ *leakEnv, fd int) error {
+		return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK})
+	})},
+	{name: "setlk of what another has", ops: []string{"SetLk"}, asks: "setlock", noInterrupt: true, want: unix.EWOULDBLOCK, prep: func(e *leakEnv, _ string) leakCall {
+		fd, undo := e.shared(e.file)
+		other, err := unix.Open(e.other.at("file"), unix.O_RDONLY, 0)
+		require.NoError(e.t, err)
+		require.NoError(e.t, flockOf(other, unix.LOCK_EX))
+		return leakCall{func() error { return flockOf(fd, unix.LOCK_SH|unix.LOCK_NB) }, func() {
+			// At once: the next call's lock must not wait for the release of this descriptor.
+			_ = flockOf(other, unix.LOCK_UN)
+			_ = unix.Close(other)
+			undo()
+		}}
+	}},
+	{name: "unlock", ops: []string{"SetLk"}, asks: "setlock", noInterrupt: true, prep: func(e *leakEnv, _ string) leakCall {
+		fd, undo := e.shared(e.file)
+		require.NoError(e.t, flockOf(fd, unix.LOCK_SH))
+		return leakCall{func() error { return flockOf(fd, unix.LOCK_UN) }, undo}
+	}},
+	{name: "setlkw", ops: []string{"SetLkw", "Release"}, asks: "setlock", noInterrupt: true, prep: onFile(func(_ *leakEnv, fd int) error {
+		return flockOf(fd, unix.LOCK_SH)
+	})},
 	{name: "statfs", ops: []string{"StatFs"}, asks: "getcluster",
 		prep: onPath(func(e *leakEnv, _ string) error { return unix.Statfs(e.dir, &unix.Statfs_t{}) }, nil)},
 }...)
+
+// flockOf is flock, repeated if the runtime's signals interrupt it.
+func flockOf(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); err != unix.EINTR {
+			return err
+		}
+	}
+}
 
 func openOf(name func(*leakEnv) string, flags int) func(*leakEnv, string) leakCall {
 	return func(e *leakEnv, _ string) leakCall {

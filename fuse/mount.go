@@ -203,7 +203,12 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	m.fs.background.Wait()
 	m.fs.pages.late.Wait()
 	m.fs.orphans.end()
-	return errors.Join(err, m.fs.files.closeAll(m.fs.life))
+	open := m.fs.files.all()
+	err = errors.Join(err, m.fs.files.closeAll(m.fs.life))
+	for _, f := range open {
+		m.fs.unlockHandle(f)
+	}
+	return err
 }
 
 // mount attaches the file system and answers the kernel's first request.
@@ -219,6 +224,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		// Otherwise the kernel requests security.capability before each write.
 		ExtraCapabilities:    gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		IgnoreSecurityLabels: true,
+		EnableLocks:          true,
 		DirectMount:          true,
 		Logger:               slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),
 	}

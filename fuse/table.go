@@ -22,6 +22,7 @@ type file struct {
 	// paged is not nil if reads go through the kernel's pages.
 	paged   *pagedInode
 	pagedIn uint64 // the epoch of paged at the open
+	number  uint64 // its handle
 
 	// ending orders its close and the end of the mount, which commits all files,
 	// including those that are being closed.
@@ -59,6 +60,7 @@ type openInode struct {
 	// must release it at the end.
 	kept  bool
 	files []*file
+	locks lockRecord
 	// privileged is set if its mode may have setuid or setgid bits, which a write
 	// clears.
 	privileged atomic.Bool
@@ -68,7 +70,7 @@ type openInode struct {
 type table struct {
 	turn limit.Resource // to open or remove a file that is being removed
 
-	mu      sync.Mutex // guards the fields below, and all of openInode but privileged
+	mu      sync.Mutex // guards the fields below, and all of openInode but privileged and locks
 	next    uint64
 	handles map[uint64]*file
 	inodes  map[moraine.InodeID]*openInode
@@ -192,7 +194,7 @@ func (t *table) add(f *file) (fh uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
-	t.handles[t.next] = f
+	t.handles[t.next], f.number = f, t.next
 	f.state.files = append(f.state.files, f)
 	return t.next
 }

@@ -74,6 +74,12 @@ func (b *builder) complete(m *wire.MetaRequest) {
 		r.Create.Tenant = ""
 	case *wire.MetaRequest_SetXattr:
 		r.SetXattr.Name = "user.x"
+	case *wire.MetaRequest_SetLock:
+		r.SetLock.Lock = &wire.FileLock{End: 100}
+	case *wire.MetaRequest_GetLock:
+		r.GetLock.Lock = &wire.FileLock{End: 100}
+	case *wire.MetaRequest_AwaitLock:
+		r.AwaitLock.Lock, r.AwaitLock.WaitMillis = &wire.FileLock{End: 100}, 0
 	case *wire.MetaRequest_GetXattr:
 		r.GetXattr.Name = ""
 	case *wire.MetaRequest_Remove:
