@@ -118,7 +118,7 @@ var Requests = map[string]Request{
 	"raise_routing":     {Stranger: Stranger{Own: denied, Confined: denied, Node: denied}, Sealed: "hosts, devices and the service itself", Test: "TestRoutingEpoch", Why: "routing has nothing to do with names and content"},
 	"leases":            {Stranger: Stranger{Own: ok, Confined: ok, Node: denied}},
 	"watch":             {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
-	"set_lock":          {Stranger: Stranger{Own: ok, Confined: "not found, ok", Node: denied}, Sealed: "it excludes other locks and nothing else"},
+	"set_lock":          {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}, Sealed: "it excludes other locks and nothing else"},
 	"get_lock":          {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"await_lock":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"member_beat":       {Stranger: Stranger{Own: denied, Confined: denied, Node: denied}},
