@@ -135,11 +135,12 @@ func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Sta
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	defer o.unlockProcess(ctx, f, in.LockOwner)
-	if !f.writes {
-		return gofuse.OK
+	var err error
+	if f.writes {
+		err = f.handle.Flush(ctx)
 	}
-	return status(f.handle.Flush(ctx))
+	o.closedBy(ctx, f, in.LockOwner, err)
+	return status(err)
 }
 
 // Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its

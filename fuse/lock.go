@@ -90,10 +90,11 @@ func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) 
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	// The next holder sees what was written under the lock. An error of a write is that of the next
-	// fsync or close, and must not keep the lock.
+	// The next holder sees what was written under the lock.
 	if f.writes && !l.Write {
-		_ = f.handle.WriteBack(ctx)
+		if err := f.handle.WriteBack(ctx); pending(err) {
+			return lockStatus(err)
+		}
 	}
 	if in.Lk.Typ == syscall.F_UNLCK {
 		return lockStatus(o.unlock(ctx, f.state, l))
@@ -177,6 +178,26 @@ func (o *openFiles) unlock(ctx context.Context, s *openInode, l client.FileLock)
 		s.locks.end(l)
 	}
 	return err
+}
+
+// pending reports whether bytes are still to be committed after the error of a WriteBack or Flush:
+// the lock over them must stay. After another error they are lost, which the next fsync or close
+// returns, and must not keep the lock.
+func pending(err error) bool {
+	return errors.Is(err, moraine.Canceled) || errors.Is(err, moraine.Timeout)
+}
+
+// closedBy ends the locks of a process that closes the file, once what was written is committed. err
+// is that of the Flush.
+func (o *openFiles) closedBy(ctx context.Context, f *file, process uint64, err error) {
+	if !pending(err) {
+		o.unlockProcess(ctx, f, process)
+		return
+	}
+	o.background.Go(func() {
+		_ = f.handle.WriteBack(o.life) // if it was closed meanwhile, the close did it
+		o.unlockProcess(o.life, f, process)
+	})
 }
 
 // unlockProcess ends the locks of a process that closes the file.

@@ -3,8 +3,11 @@ package fuse_test
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
+	"time"
 
+	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -82,4 +85,32 @@ func TestAKilledHolderFreesItsLock(t *testing.T) {
 	a.kill()
 	require.Equal(t, done, b.answer())
 	b.must(done, fmt.Sprint("flock ", unix.LOCK_EX))
+}
+
+// TestAnUnlockWaitsForItsCommit: while what was written under a lock is not committed, nobody else
+// gets the lock.
+func TestAnUnlockWaitsForItsCommit(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 11})
+	servers := &gate{}
+	m := [2]*mounted{mount(t, c, "c1", mountOptions{over: servers.over}), mount(t, c, "c2")}
+	require.NoError(t, os.WriteFile(m[0].at("file"), []byte("old"), 0o644))
+	a, b := startLocker(t, m[0].at("file")), startLocker(t, m[1].at("file"))
+	for _, end := range []string{fmt.Sprintf("fcntl %d %d 0 0", unix.F_SETLK, unlocked), "close"} {
+		if end == "close" {
+			a.must(done, "close") // a later close of another descriptor would end the locks
+			a.must(done, "open "+m[0].at("file"))
+		}
+		require.Equal(t, done, a.try(write, 0, 0))
+		content := "by-" + end[:5]
+		a.must(done, "write "+content)
+		servers.hold("commit", 0)
+		a.send(end)
+		require.Eventually(t, func() bool { return servers.count() > 0 }, lockWait, time.Millisecond)
+		require.Equal(t, again, b.try(write, 0, 0))
+		servers.open()
+		require.Equal(t, done, a.answer())
+		require.Equal(t, done, b.try(write, 0, 0))
+		b.must(strconv.Quote(content), "read")
+		require.Equal(t, done, b.try(unlocked, 0, 0))
+	}
 }
