@@ -46,11 +46,11 @@ func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint3
 	if err != nil {
 		return err
 	}
-	return o.openPinned(ctx, s, flags)
+	return o.openPinned(ctx, s, flags, out)
 }
 
 // openPinned opens a pinned file and adds it to the table, or unpins it.
-func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32) (fh uint64, err error) {
+func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, out *gofuse.OpenOut) error {
 	inode, opts := s.inode, client.HandleOptions{Level: o.level}
 	if flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
 		opts.Level = moraine.NVMe

@@ -19,12 +19,10 @@ func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *go
 		return status(err)
 	}
 	o.files.keep(s)
-	fh, err := o.openPinned(ctx, s, in.Flags)
-	if err != nil {
+	if err := o.openPinned(ctx, s, in.Flags, &out.OpenOut); err != nil {
 		return nodeStatus(err)
 	}
 	o.fillEntry(attr, &out.EntryOut)
-	out.Fh, out.OpenFlags = fh, openFlags
 	return gofuse.OK
 }
 
