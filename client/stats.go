@@ -36,6 +36,9 @@ type Stats struct {
 	// CacheHits counts answers from the cache, under a lease. CacheMisses counts requests that
 	// were needed although leases were held.
 	CacheHits, CacheMisses uint64
+	// Loans counts the names and attributes lent to kernels. LoanWaits counts the recalls, and
+	// the changes by this client, that waited until a loan was over.
+	Loans, LoanWaits uint64
 }
 
 // Stats returns the counts of the client's Metrics.
@@ -57,6 +60,7 @@ func (c *Client) Stats() Stats {
 
 		StripesCutShort: metrics.Count(m.StripesCutShort),
 		CacheHits:       metrics.Count(m.CacheHits), CacheMisses: metrics.Count(m.CacheMisses),
+		Loans: metrics.Count(m.Loans), LoanWaits: metrics.Count(m.LoanWaits),
 	}
 }
 

@@ -61,8 +61,7 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 	return uint64(s), uint32(n)
 }
 
-// fillEntry fills in the inode of a name for the kernel. The entry has no validity
-// time.
+// fillEntry fills in the inode of a name for the kernel, without a validity time.
 func (c *calls) fillEntry(a client.Attr, out *gofuse.EntryOut) {
 	*out = gofuse.EntryOut{NodeId: c.node(uint64(a.Inode())), Generation: 1}
 	fillAttr(a, &out.Attr)
@@ -99,7 +98,7 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 		return nodeStatus(err)
 	}
 	fillAttr(attr, &out.Attr)
-	out.SetTimeout(fs.trust(attr))
+	fs.lendAttr(attr, out)
 	return gofuse.OK
 }
 

@@ -78,7 +78,7 @@ func (t *dirTable) get(fh uint64) *dir {
 type directories struct {
 	*calls
 	dirs   dirTable
-	opened *table // the open files
+	opened *openFiles
 }
 
 // OpenDir implements gofuse.RawFileSystem.
@@ -113,8 +113,9 @@ func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *g
 func (ds *directories) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
 	return ds.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a client.Attr) bool {
 		entry := out.AddDirLookupEntry(e)
-		if f := ds.opened.of(a.Inode()); entry != nil && a.Inode() != 0 && (f == nil || !f.writes) {
+		if f := ds.opened.files.of(a.Inode()); entry != nil && a.Inode() != 0 && (f == nil || !f.writes) {
 			ds.fillEntry(a, entry)
+			ds.opened.lendEntry(ds.inode(in.NodeId), e.Name, a, entry)
 		}
 		return entry != nil
 	})

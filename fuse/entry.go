@@ -18,14 +18,19 @@ func (fs *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name s
 	}
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	attr, err := fs.client.Inodes().Lookup(ctx, fs.inode(in.NodeId), name)
+	dir := fs.inode(in.NodeId)
+	attr, err := fs.client.Inodes().Lookup(ctx, dir, name)
+	if moraine.KindOf(err) == moraine.NotFound {
+		return fs.missing(dir, name, out)
+	}
 	if err == nil {
 		attr, err = fs.present(ctx, attr)
 	}
-	if err == nil {
-		defer func() { out.SetAttrTimeout(fs.trust(attr)) }()
+	s := fs.entry(attr, err, out)
+	if s.Ok() {
+		fs.lendEntry(dir, name, attr, out)
 	}
-	return fs.entry(attr, err, out)
+	return s
 }
 
 // Forget implements gofuse.RawFileSystem. Nodes are numbers: the mount keeps only

@@ -2,13 +2,14 @@
 // FUSE requests to package client, and the client's errors to errnos. It decides
 // nothing: the client and the metadata service define what a call means.
 //
-// It caches nothing uncertain. The kernel gets no validity for names, so each call
-// comes here and sees everything acknowledged anywhere before it began. The client
-// answers from its cache where it holds a cache lease. Under such a lease the kernel
-// keeps the pages and the attributes of files that are only read (pages.go). It drops
-// them before the client acknowledges a change. All other files are opened with direct
-// I/O: read returns exactly the bytes that the client returned, and ends where the
-// file ends. Where these are mapped, each mmap begins without pages.
+// It caches nothing uncertain. Each call sees everything acknowledged anywhere before
+// it began. The client answers from its cache where it holds a cache lease. Where it
+// holds one it also lends names and attributes to the kernel, for a fraction of a
+// second (names.go), and lets nobody change what is lent until the kernel has forgotten
+// it. Under such a lease the kernel also keeps the pages of files that are only read
+// (pages.go). It drops them before the client acknowledges a change. All other files
+// are opened with direct I/O: read returns exactly the bytes that the client returned,
+// and ends where the file ends. Where these are mapped, each mmap begins without pages.
 //
 // One path through it: an application's write becomes a request of up to 1 MiB
 // (file.go). The mount copies it into the file's client.Handle, which makes
@@ -156,7 +157,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	files.pages = newPages(rawclient.Of(deps.Client), c.node, deps.Metrics.Reads)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
-	dirs := &directories{calls: c, opened: &files.files}
+	dirs := &directories{calls: c, opened: files}
 	dirs.dirs.init()
 	return &Mount{cfg: cfg, observer: observe.New(deps.Metrics.operations, deps.AccessLog), fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
 		unimplemented: unimplemented{gofuse.NewDefaultRawFileSystem()}}}, nil
@@ -177,7 +178,9 @@ func (m *Mount) OpenFiles() int { return m.fs.files.count() }
 func (m *Mount) Run(ctx context.Context, ready func()) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	m.fs.life = life
+	m.fs.loans = m.fs.client.Inodes().Loans(m.fs.forget)
+	defer m.fs.loans.End()
+	m.fs.life, m.fs.calling = life, m.fs.loans.Context(life)
 	server, err := m.mount()
 	if err != nil {
 		return err
@@ -236,6 +239,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	if err != nil {
 		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
 	}
+	m.fs.server.Store(server)
 	m.fs.pages.begin(server)
 	closeOnExec(m.fs.log)
 	return server, nil

@@ -24,10 +24,14 @@ type calls struct {
 	root   moraine.InodeID
 	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
 	undisturbed atomic.Int64
-	// life is the context of everything that must outlive a call.
-	life context.Context
+	// life is the context of everything that must outlive a call, and calling that of
+	// the calls themselves.
+	life, calling context.Context
 	// patience is Config.CallPatience: no call takes longer.
 	patience time.Duration
+	// loans are the loans to the kernel that server serves.
+	loans  client.Loans
+	server atomic.Pointer[gofuse.Server]
 }
 
 // request returns the context of one call of an application, and its cancel
@@ -36,7 +40,7 @@ type calls struct {
 func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
 	// A call has parts that each wait for servers: the client's patience bounds each of
 	// them, and this their sum.
-	bounded, end := context.WithTimeout(c.life, c.patience)
+	bounded, end := context.WithTimeout(c.calling, c.patience)
 	ctx, stop := context.WithCancelCause(bounded)
 	thread := in.Pid // in belongs to the server once the call has returned
 	t := time.AfterFunc(time.Duration(c.undisturbed.Load()), func() {

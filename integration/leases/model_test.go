@@ -285,9 +285,26 @@ func (u *user) list(ctx context.Context, dir int) {
 	}
 }
 
+// work is what each client does on a tree of dirs. File i is in directory in(i).
+type work struct {
+	dirs, files int
+	in          func(file int) int
+	do          func(ctx context.Context, u *user)
+}
+
+// stepsOf is the work of many steps on few directories and files.
+func stepsOf(steps int) work {
+	return work{modelDirs, modelFiles, func(int) int { return 0 }, func(ctx context.Context, u *user) {
+		for range steps {
+			u.step(ctx)
+			time.Sleep(time.Duration(u.rng.IntN(8)) * time.Millisecond)
+		}
+	}}
+}
+
 // run has clients work for a while under faults and returns the contradictions.
 // wrap may falsify what the first client sends to the service.
-func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) transport.Dialer) (wrong []string, hits uint64) {
+func run(t *testing.T, seed uint64, w work, wrap func(transport.Dialer) transport.Dialer) (wrong []string, hits uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Hour)
 		defer cancel()
@@ -297,7 +314,7 @@ func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) trans
 		require.NoError(t, c.WaitReady(ctx))
 		rng := rand.New(rand.NewPCG(seed, 7))
 		h := &history{}
-		dirs, files := modelTree(t, ctx, c)
+		dirs, files := modelTree(t, ctx, c, w)
 		var users []*user
 		for i := range 4 {
 			cfg, over := cached, wrap
@@ -315,12 +332,7 @@ func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) trans
 		}
 		var wg sync.WaitGroup
 		for _, u := range users {
-			wg.Go(func() {
-				for range steps {
-					u.step(ctx)
-					time.Sleep(time.Duration(u.rng.IntN(8)) * time.Millisecond)
-				}
-			})
+			wg.Go(func() { w.do(ctx, u) })
 		}
 		done := make(chan struct{})
 		go func() { wg.Wait(); close(done) }()
@@ -333,17 +345,17 @@ func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) trans
 	return wrong, hits
 }
 
-func modelTree(t *testing.T, ctx context.Context, c *incluster.Cluster) (dirs, files []moraine.InodeID) {
+func modelTree(t *testing.T, ctx context.Context, c *incluster.Cluster, w work) (dirs, files []moraine.InodeID) {
 	cl, err := c.ClientWith(ctx, "setup", client.Config{})
 	require.NoError(t, err)
 	defer cl.Close()
-	for i := range modelDirs {
+	for i := range w.dirs {
 		a, err := cl.Mkdir(ctx, fmt.Sprint("d", i), 0)
 		require.NoError(t, err)
 		dirs = append(dirs, a.Inode())
 	}
-	for i := range modelFiles {
-		a, err := cl.Inodes().Create(ctx, dirs[0], fmt.Sprint("file", i), client.NodeOptions{Mode: 0o600})
+	for i := range w.files {
+		a, err := cl.Inodes().Create(ctx, dirs[w.in(i)], fmt.Sprint("file", i), client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
 		files = append(files, a.Inode())
 	}
@@ -414,7 +426,7 @@ func TestCachedAnswersAreLinearizable(t *testing.T) {
 	var all uint64
 	for i := range uint64(n) {
 		seed := first + i
-		wrong, hits := run(t, seed, steps, nil)
+		wrong, hits := run(t, seed, stepsOf(steps), nil)
 		require.Empty(t, wrong, "MORAINE_TEST_SEED=%d", seed)
 		all += hits
 		if n > 10 {
@@ -445,7 +457,7 @@ func TestTheModelCatchesALeaderThatDoesNotWait(t *testing.T) {
 		})
 	}
 	for seed := uint64(1); seed <= 10; seed++ {
-		if wrong, _ := run(t, seed, 400, early); len(wrong) > 0 {
+		if wrong, _ := run(t, seed, stepsOf(400), early); len(wrong) > 0 {
 			t.Logf("seed %d: %d answers are wrong, the first: %s", seed, len(wrong), wrong[0])
 			return
 		}

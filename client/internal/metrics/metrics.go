@@ -42,6 +42,8 @@ type Metrics struct {
 	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
 	CacheMisses        prometheus.Counter // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
+	Loans              prometheus.Counter // names and attributes lent to kernels
+	LoanWaits          prometheus.Counter // recalls and own changes that waited for the end of a loan
 	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
 
 	// Of the node's cache.
@@ -92,6 +94,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CacheHits:          f.Counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
 		CacheMisses:        f.Counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
 		CacheRecalls:       f.Counter("cache_recalls_total", "Recalls carried out."),
+		Loans:              f.Counter("loans_total", "Names and attributes lent to the kernel."),
+		LoanWaits:          f.Counter("loan_waits_total", "Recalls, and changes by the client itself, that waited until a loan was over."),
 		LeaseRequests:      f.Counter("lease_requests_total", "Requests that renew leases and poll for recalls; the meta requests do not include them."),
 
 		NodeCacheHitBytes:     f.Counter("node_cache_hit_bytes_total", "File bytes read from the node's cache."),

@@ -41,6 +41,7 @@ type cache struct {
 	returning map[uint64]struct{}
 	returns   uint64 // number of the last request that returned leases
 	events    eventLog
+	loans     loans // outlives standings and leases
 	// doubted gets a value when the client must begin a new standing.
 	doubted chan struct{}
 	copies  copies // that others keep under the leases
@@ -55,6 +56,7 @@ type standing struct {
 	trust   time.Duration // for how long after sent the leases are trusted
 	exact   uint64        // log index up to which the cached content is exact
 	carried uint64        // number of the last recall carried out
+	acked   uint64        // number of the last one that may be acknowledged (loans.due)
 }
 
 // leased is the cached content under one lease.
@@ -101,11 +103,15 @@ const clockSlip = 100 * time.Millisecond
 // may stand still, and its wall clock may be set at any time. If the two disagree the elapsed
 // time is unknown, so the client trusts nothing until the next renewal. The caller holds the
 // mutex.
-func (c *cache) usable() bool {
+func (c *cache) usable() bool { return c.usableFor(0) }
+
+// usableFor reports whether the leases are trusted now and for some time to come.
+func (c *cache) usableFor(d time.Duration) bool {
 	if c == nil || !c.standing.trusted {
 		return false
 	}
-	return c.elapsed() < c.standing.trust
+	elapsed := c.elapsed()
+	return elapsed < c.standing.trust && c.standing.trust-elapsed > d
 }
 
 // elapsed is the time since the client sent the last renewal that was granted, or a very long one

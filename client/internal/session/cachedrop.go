@@ -57,9 +57,11 @@ func (c *cache) giveBack(l *leased) {
 
 // drop removes what the touches name. The caller holds the mutex.
 func (c *cache) drop(touches []*wire.Touch) {
+	now := c.clock.Now()
 	for _, t := range touches {
 		c.events.add(t.Lease)
 		c.events.add(t.Inode)
+		c.loans.changed(t.Lease, c.leases[t.Lease] != nil, now, c.limit)
 		if t.Name == "" {
 			c.dropAttr(t.Inode)
 			if l := c.leases[t.Inode]; l != nil && t.Gone {
@@ -82,11 +84,15 @@ func (c *cache) recall(recalls []*wire.Recall) {
 		c.metrics.CacheRecalls.Inc()
 		if r.All {
 			c.clear()
+			if c.loans.due.Before(c.loans.last) {
+				c.loans.due = c.loans.last
+			}
 			continue
 		}
 		c.drop(r.Touches)
 		counted := map[uint64]bool{}
 		for _, t := range r.Touches {
+			c.loans.recalled(t, now)
 			if counted[t.Lease] {
 				continue
 			}
@@ -130,10 +136,11 @@ func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64,
 
 // takeUp ends what putAside began. It drops what the request changed. If the outcome is unknown
 // (unsure), the service may still apply the request. The client then begins a new standing, so
-// that the service recalls the change from it as from any other client.
-func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) {
+// that the service recalls the change from it as from any other client. It returns what kernels
+// must forget.
+func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) (o owed) {
 	if c == nil {
-		return
+		return owed{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,9 +152,11 @@ func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) 
 	}
 	switch {
 	case g.GetComplete():
+		o = c.loans.owes(g.Touched, true, c.clock.Now())
 		c.drop(g.Touched)
 	case failed && !unsure: // the service changed nothing
 	default:
+		o = c.loans.owes(nil, false, c.clock.Now())
 		for _, inode := range named {
 			c.dropAttr(inode)
 			if l := c.leases[inode]; l != nil {
@@ -158,4 +167,5 @@ func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) 
 	if failed && unsure {
 		c.doubt()
 	}
+	return o
 }

@@ -8,7 +8,7 @@
 // sends a request under the current session. A mutation takes the next number of the session's
 // window. Function exchange tries one server after the other until one answers. Function fill
 // caches the answer under the leases that came with it (cachefill.go), until the service
-// recalls one (cachedrop.go).
+// recalls one (cachedrop.go). Mounts lend what is cached to their kernels (loans.go).
 package session
 
 import (
@@ -172,9 +172,10 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.Id)
+	m.cache.before(ctx, req)
 	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
 		LeaseEpoch: epoch, Op: req.Op}, s, n)
-	m.cache.takeUp(named, resp.GetLease(), err != nil, unknown)
+	m.cache.settle(ctx, m.cache.takeUp(named, resp.GetLease(), err != nil, unknown))
 	if unknown {
 		err = unsure(ctx, opName(req), err)
 	}

@@ -26,8 +26,6 @@ type copies struct {
 	losing map[moraine.InodeID]int
 	idle   chan struct{} // closed when no inode is lost; nil while nobody waits for that
 	wake   chan struct{} // gets a value when dropEach has work
-	// settled is the last recall carried out of which no copy is left.
-	settled uint64
 }
 
 const (

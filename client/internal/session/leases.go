@@ -81,6 +81,7 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	if !k.cache.awaitDropped(ctx) { // the service recalls nothing of an earlier standing
 		return false
 	}
+	k.cache.awaitLoans(ctx) // the request ends the service's waits for this client
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
 	if retry.IsKind(err, moraine.SessionExpired) {
@@ -109,9 +110,8 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 		c.standing = standing{session: session}
 	}
 	st := &c.standing
-	st.trusted, st.carried = false, 0
+	st.trusted, st.carried, st.acked = false, 0, 0
 	st.epoch++
-	c.copies.settled = 0
 	c.loseAll()
 	// Leases that were being returned are no longer held.
 	c.back, c.returning = nil, map[uint64]struct{}{}
@@ -188,6 +188,9 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 		if !k.cache.awaitDropped(ctx) {
 			return // what is not acknowledged delays others: better to have no standing
 		}
+		if k.cache.awaitDue(ctx) { // otherwise the service repeats the recalls at once
+			k.meta.metrics.LoanWaits.Inc()
+		}
 		req := k.cache.keeping()
 		req.WaitMillis = uint32(recallWait.Milliseconds())
 		r, err := k.ask(ctx, s, req, recallWait+k.meta.attempt)
@@ -213,20 +216,24 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	}
 }
 
-// keeping returns a request of the current standing, with the last recall carried out and the
-// leases to return.
+// keeping returns a request of the current standing, with the last recall that may be
+// acknowledged and the leases to return.
 func (c *cache) keeping() *wire.Leases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	req := &wire.Leases{Epoch: c.standing.epoch, Ack: c.copies.settled}
-	if !c.copies.allDropped() { // copies may show what was recalled
+	now, st := c.clock.Now(), &c.standing
+	dropped := c.copies.allDropped()
+	if dropped && !c.loans.withheld(now) {
+		st.acked = st.carried
+	}
+	req := &wire.Leases{Epoch: st.epoch, Ack: st.acked}
+	if !dropped { // copies may show what was recalled
 		return req
 	}
-	c.copies.settled = c.standing.carried
-	req.Ack, req.Returned = c.copies.settled, c.back
-	if len(c.back) > 0 {
+	req.Returned, c.back = c.loans.returnable(c.back, now)
+	if len(req.Returned) > 0 {
 		c.returns++
-		req.Returns, c.back = c.returns, nil
+		req.Returns = c.returns
 	}
 	return req
 }
@@ -244,6 +251,12 @@ func (c *cache) unkept(req *wire.Leases) {
 // kept processes an answer of the current standing. It returns false if the standing has ended.
 // sent is when a renewal was sent.
 func (c *cache) kept(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
+	defer c.forgetLent()
+	return c.took(req, r, sent)
+}
+
+// took is the part of kept under the mutex.
+func (c *cache) took(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.standing.epoch != req.Epoch {

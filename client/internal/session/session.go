@@ -191,6 +191,7 @@ func (m *Conn) Close(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
+	m.cache.awaitLoans(ctx)
 	n, err := s.numbers.take(ctx)
 	if err != nil {
 		return err
