@@ -109,10 +109,22 @@ func (h *Handle) CloneRange(ctx context.Context, src *Handle, from, off, n int64
 	if h.ct == src.ct || n == 0 {
 		return &moraine.Error{Op: "client.CloneRange", Ref: h.ct.ref, Kind: moraine.InvalidArgument}
 	}
-	if err := src.flush(ctx, "client.CloneRange"); err != nil { // before the gate of h: src may be cloning from h
-		return err
+	if err := src.readable(ctx); err != nil { // before the gate of h: src may be cloning from h
+		return retry.Wrap("client.CloneRange", src.ct.ref, err)
 	}
 	return retry.Wrap("client.CloneRange", h.ct.ref, h.ct.cloneRange(ctx, src.Inode(), from, off, n))
+}
+
+// readable flushes what was written, for another file. It fails with an error that the handle has
+// not reported, and leaves it to be reported.
+func (h *Handle) readable(ctx context.Context) error {
+	err := h.ct.flush(ctx)
+	h.ct.mu.Lock()
+	defer h.ct.mu.Unlock()
+	if h.seen != h.ct.faults.count {
+		return h.ct.faults.last
+	}
+	return err
 }
 
 func (ct *content) cloneRange(ctx context.Context, src moraine.InodeID, from, off, n int64) error {

@@ -49,12 +49,14 @@ func TestPermissions(t *testing.T) {
 	require.NoError(t, os.Chown(m.at("shared/f"), 1002, 1002))
 	require.NoError(t, as(1002, "echo more >> shared/f; cat shared/f; chmod 600 shared/f"))
 
-	// A write by a user other than root clears setuid and setgid.
-	require.NoError(t, unix.Chmod(m.at("shared/f"), 0o6777))
-	require.NoError(t, as(1001, "echo again >> shared/f"))
-	var st unix.Stat_t
-	require.NoError(t, unix.Stat(m.at("shared/f"), &st))
-	require.Equal(t, uint32(syscall.S_IFREG|0o777), st.Mode)
+	// A change of the content by a user other than root clears setuid and setgid.
+	for _, change := range []string{"echo again >> shared/f", "fallocate -l 100000 shared/f", "fallocate -p -o 0 -l 4096 shared/f"} {
+		require.NoError(t, unix.Chmod(m.at("shared/f"), 0o6777))
+		require.NoError(t, as(1001, change))
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(m.at("shared/f"), &st))
+		require.Equal(t, uint32(syscall.S_IFREG|0o777), st.Mode, change)
+	}
 
 	require.Error(t, as(1001, "mknod shared/device c 1 3"), "only root makes device nodes")
 	require.NoError(t, unix.Mknod(m.at("regular"), unix.S_IFREG|0o600, 0))

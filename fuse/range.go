@@ -26,6 +26,9 @@ func (o *openFiles) Fallocate(cancel <-chan struct{}, in *gofuse.FallocateIn) go
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
+	if err := o.noPrivileges(ctx, f, in.Uid); err != nil {
+		return nodeStatus(err)
+	}
 	off, n := int64(in.Offset), int64(min(in.Length, moraine.MaxFileSize-in.Offset))
 	switch in.Mode {
 	case 0:
@@ -38,6 +41,15 @@ func (o *openFiles) Fallocate(cancel <-chan struct{}, in *gofuse.FallocateIn) go
 		return status(f.handle.PunchHole(ctx, off, n, off+n))
 	}
 	return gofuse.Status(syscall.EOPNOTSUPP)
+}
+
+// noPrivileges clears the setuid and setgid bits of a file that a user other than root
+// changes. Of a write the kernel says so; of these calls it leaves it to the mount.
+func (o *openFiles) noPrivileges(ctx context.Context, f *file, user uint32) error {
+	if user == 0 || !f.state.privileged.Load() {
+		return nil
+	}
+	return o.dropPrivileges(ctx, f.state)
 }
 
 // Lseek implements gofuse.RawFileSystem: the next data or the next hole, in what is
@@ -106,6 +118,9 @@ func (o *openFiles) CopyFileRange(cancel <-chan struct{}, in *gofuse.CopyFileRan
 	n := min(in.Len, size-in.OffIn, mostClone)
 	if n < leastClone {
 		return 0, gofuse.Status(syscall.EOPNOTSUPP)
+	}
+	if err := o.noPrivileges(ctx, dst, in.Uid); err != nil {
+		return 0, nodeStatus(err)
 	}
 	err := dst.handle.CloneRange(ctx, src.handle, int64(in.OffIn), int64(in.OffOut), int64(n))
 	switch moraine.KindOf(err) {

@@ -16,6 +16,11 @@ func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *go
 	}
 	s, err := o.files.pin(ctx, attr.Inode())
 	if err != nil {
+		o.background.Go(func() { // nobody will close it
+			if err := o.client.Inodes().Release(o.life, attr.Inode()); err != nil {
+				o.orphans.add(o.life, attr.Inode(), err)
+			}
+		})
 		return status(err)
 	}
 	o.files.keep(s)
