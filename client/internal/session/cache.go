@@ -81,7 +81,10 @@ type cachedAttr struct {
 }
 
 func newCache(limit int, clk clock.Clock, m *metrics.Metrics) *cache {
-	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1), copies: copies{wake: make(chan struct{}, 1), losing: map[moraine.InodeID]int{}}}
+	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1),
+		loans:  loans{clock: clk, metrics: m},
+		copies: copies{clock: clk, wake: make(chan struct{}, 1), losing: map[moraine.InodeID]int{}}}
+	c.loans.mu, c.copies.mu = &c.mu, &c.mu
 	c.clear()
 	return c
 }

@@ -172,10 +172,14 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.Id)
-	m.cache.before(ctx, req)
+	if m.cache != nil {
+		m.cache.loans.before(ctx, req)
+	}
 	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
 		LeaseEpoch: epoch, Op: req.Op}, s, n)
-	m.cache.settle(ctx, m.cache.takeUp(named, resp.GetLease(), err != nil, unknown))
+	if o := m.cache.takeUp(named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() {
+		m.cache.loans.settle(ctx, o)
+	}
 	if unknown {
 		err = unsure(ctx, opName(req), err)
 	}

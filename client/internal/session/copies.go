@@ -2,9 +2,11 @@ package session
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
 )
 
 // copies are what somebody outside the client keeps of the content of files, under the client's
@@ -15,6 +17,8 @@ import (
 //
 // The mutex of the cache guards the fields.
 type copies struct {
+	mu    *sync.Mutex
+	clock clock.Clock
 	// drop returns when no copy of the inodes is left, or ctx has ended. nil: nobody keeps copies.
 	drop func(ctx context.Context, inodes []moraine.InodeID)
 	kept int // how many cached attributes have copies
@@ -78,7 +82,9 @@ func (m *Conn) Keep(inode moraine.InodeID) (Kept, bool) {
 }
 
 // AwaitDropped waits until no copy is left of what was lost before, at most dropPatience.
-func (m *Conn) AwaitDropped(ctx context.Context) bool { return m.cache.awaitDropped(ctx) }
+func (m *Conn) AwaitDropped(ctx context.Context) bool {
+	return m.cache == nil || m.cache.copies.awaitDropped(ctx)
+}
 
 func (k *copies) signal() {
 	select {
@@ -115,25 +121,22 @@ func (c *cache) loseAll() {
 func (k *copies) allDropped() bool { return k.dropping == 0 && len(k.lost) == 0 }
 
 // awaitDropped returns false if copies are left after dropPatience.
-func (c *cache) awaitDropped(ctx context.Context) bool {
-	if c == nil {
+func (k *copies) awaitDropped(ctx context.Context) bool {
+	k.mu.Lock()
+	if k.allDropped() {
+		k.mu.Unlock()
 		return true
 	}
-	c.mu.Lock()
-	if c.copies.allDropped() {
-		c.mu.Unlock()
-		return true
+	if k.idle == nil {
+		k.idle = make(chan struct{})
 	}
-	if c.copies.idle == nil {
-		c.copies.idle = make(chan struct{})
-	}
-	idle := c.copies.idle
-	c.mu.Unlock()
+	idle := k.idle
+	k.mu.Unlock()
 	select {
 	case <-idle:
 		return true
 	case <-ctx.Done():
-	case <-c.clock.After(dropPatience):
+	case <-k.clock.After(dropPatience):
 	}
 	return false
 }
@@ -162,7 +165,7 @@ func (c *cache) dropEach(ctx context.Context, run func(func())) {
 			c.copies.dropping++
 			run(func() {
 				drop(ctx, lost)
-				c.dropped(lost)
+				c.copies.dropped(lost)
 			})
 		}
 		c.mu.Unlock()
@@ -170,16 +173,16 @@ func (c *cache) dropEach(ctx context.Context, run func(func())) {
 }
 
 // dropped ends a call of drop.
-func (c *cache) dropped(inodes []moraine.InodeID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (k *copies) dropped(inodes []moraine.InodeID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, inode := range inodes {
-		if c.copies.losing[inode]--; c.copies.losing[inode] == 0 {
-			delete(c.copies.losing, inode)
+		if k.losing[inode]--; k.losing[inode] == 0 {
+			delete(k.losing, inode)
 		}
 	}
-	if c.copies.dropping--; c.copies.allDropped() && c.copies.idle != nil {
-		close(c.copies.idle)
-		c.copies.idle = nil
+	if k.dropping--; k.allDropped() && k.idle != nil {
+		close(k.idle)
+		k.idle = nil
 	}
 }

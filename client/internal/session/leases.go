@@ -78,10 +78,10 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 		return false
 	}
 	req := k.cache.beginning(s.Id)
-	if !k.cache.awaitDropped(ctx) { // the service recalls nothing of an earlier standing
+	if !k.cache.copies.awaitDropped(ctx) { // the service recalls nothing of an earlier standing
 		return false
 	}
-	k.cache.awaitLoans(ctx) // the request ends the service's waits for this client
+	k.cache.loans.awaitAll(ctx) // the request ends the service's waits for this client
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
 	if retry.IsKind(err, moraine.SessionExpired) {
@@ -185,10 +185,10 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *Session) {
 func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	failures, failing := 0, time.Time{}
 	for ctx.Err() == nil {
-		if !k.cache.awaitDropped(ctx) {
+		if !k.cache.copies.awaitDropped(ctx) {
 			return // what is not acknowledged delays others: better to have no standing
 		}
-		if k.cache.awaitDue(ctx) { // otherwise the service repeats the recalls at once
+		if k.cache.loans.awaitDue(ctx) { // otherwise the service repeats the recalls at once
 			k.meta.metrics.LoanWaits.Inc()
 		}
 		req := k.cache.keeping()
@@ -251,7 +251,7 @@ func (c *cache) unkept(req *wire.Leases) {
 // kept processes an answer of the current standing. It returns false if the standing has ended.
 // sent is when a renewal was sent.
 func (c *cache) kept(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
-	defer c.forgetLent()
+	defer c.loans.forgetLent()
 	return c.took(req, r, sent)
 }
 

@@ -38,16 +38,13 @@ func entriesIn(req *wire.MetaRequest) []uint64 {
 // call it is changes them itself. But it moves a name to another directory with the rest of its
 // time, which no lease of that directory covers. The caller has put the directories aside, so
 // that nothing is lent meanwhile.
-func (c *cache) before(ctx context.Context, req *wire.MetaRequest) {
-	if c == nil {
-		return
-	}
+func (s *loans) before(ctx context.Context, req *wire.MetaRequest) {
 	by, _ := ctx.Value(borrowerKey{}).(*Borrower)
 	dirs := entriesIn(req)
 	moves := len(dirs) == 2 && dirs[0] != dirs[1]
-	waited := c.awaitTime(context.WithoutCancel(ctx), func() (until time.Time) {
+	waited := s.awaitTime(context.WithoutCancel(ctx), func() (until time.Time) {
 		for _, dir := range dirs {
-			l := c.loans.of[dir]
+			l := s.of[dir]
 			if l == nil || !moves && by != nil && len(l.by) == 1 && l.by[0] == by {
 				continue
 			}
@@ -58,7 +55,7 @@ func (c *cache) before(ctx context.Context, req *wire.MetaRequest) {
 		return until
 	})
 	if waited {
-		c.metrics.LoanWaits.Inc()
+		s.metrics.LoanWaits.Inc()
 	}
 }
 
@@ -96,10 +93,7 @@ func (s *loans) owes(touches []*wire.Touch, known bool, now time.Time) (o owed) 
 // settle has the kernels forget what a change owes. If a kernel does not know an inode, an answer
 // with its attributes may be on the way. Then settle waits until the loan is over. The kernel
 // whose call it is knows what it changes.
-func (c *cache) settle(ctx context.Context, o owed) {
-	if o.until.IsZero() {
-		return
-	}
+func (s *loans) settle(ctx context.Context, o owed) {
 	by, _ := ctx.Value(borrowerKey{}).(*Borrower)
 	forgotten := len(o.inodes) > 0
 	for _, b := range o.users {
@@ -109,7 +103,7 @@ func (c *cache) settle(ctx context.Context, o owed) {
 			}
 		}
 	}
-	if !forgotten && c.awaitTime(context.WithoutCancel(ctx), func() time.Time { return o.until }) {
-		c.metrics.LoanWaits.Inc()
+	if !forgotten && s.awaitTime(context.WithoutCancel(ctx), func() time.Time { return o.until }) {
+		s.metrics.LoanWaits.Inc()
 	}
 }

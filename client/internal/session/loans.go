@@ -3,9 +3,12 @@ package session
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -35,6 +38,10 @@ const (
 //
 // The methods hold the mutex of the cache, or their caller does.
 type loans struct {
+	mu      *sync.Mutex
+	clock   clock.Clock
+	metrics *metrics.Metrics
+
 	of    map[uint64]*loan // by lease
 	sweep int              // of this length, of is searched for what no longer matters
 	last  time.Time        // end of the last loan
@@ -129,23 +136,23 @@ type forgetting struct {
 // forgetLent has kernels forget the lent attributes that were recalled. A kernel also drops
 // answers with such attributes that it gets later. But if it does not know the inode, such an
 // answer may be the first that it gets. Then the loan must end.
-func (c *cache) forgetLent() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := c.loans.toForget
-	c.loans.toForget = nil
-	c.loans.forgetting += len(all)
+func (s *loans) forgetLent() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.toForget
+	s.toForget = nil
+	s.forgetting += len(all)
 	for _, f := range all {
-		c.mu.Unlock() // the kernel may call the mount meanwhile
+		s.mu.Unlock() // the kernel may call the mount meanwhile
 		known := true
 		for _, b := range f.by {
 			known = b.forget(moraine.InodeID(f.inode)) && known
 		}
-		c.mu.Lock()
-		c.loans.forgetting--
-		now := c.clock.Now()
-		if l := c.loans.of[f.lease]; !known && l != nil && now.Before(l.end) {
-			c.loans.withhold(l, now)
+		s.mu.Lock()
+		s.forgetting--
+		now := s.clock.Now()
+		if l := s.of[f.lease]; !known && l != nil && now.Before(l.end) {
+			s.withhold(l, now)
 		}
 	}
 }
@@ -173,29 +180,27 @@ func (s *loans) returnable(back []uint64, now time.Time) (over, rest []uint64) {
 	return over, rest
 }
 
-// awaitLoans waits until every loan made so far is over.
-func (c *cache) awaitLoans(ctx context.Context) {
-	if c != nil {
-		c.awaitTime(ctx, func() time.Time { return c.loans.last })
-	}
+// awaitAll waits until every loan made so far is over.
+func (s *loans) awaitAll(ctx context.Context) {
+	s.awaitTime(ctx, func() time.Time { return s.last })
 }
 
 // awaitDue waits until recalls may be acknowledged.
-func (c *cache) awaitDue(ctx context.Context) (waited bool) {
-	return c.awaitTime(ctx, func() time.Time { return c.loans.due })
+func (s *loans) awaitDue(ctx context.Context) (waited bool) {
+	return s.awaitTime(ctx, func() time.Time { return s.due })
 }
 
 // awaitTime waits for a time that may grow meanwhile. It reports whether it waited.
-func (c *cache) awaitTime(ctx context.Context, until func() time.Time) (waited bool) {
+func (s *loans) awaitTime(ctx context.Context, until func() time.Time) (waited bool) {
 	for ; ; waited = true {
-		c.mu.Lock()
-		left := until().Sub(c.clock.Now())
-		c.mu.Unlock()
+		s.mu.Lock()
+		left := until().Sub(s.clock.Now())
+		s.mu.Unlock()
 		if left <= 0 {
 			return waited
 		}
 		select {
-		case <-c.clock.After(left):
+		case <-s.clock.After(left):
 		case <-ctx.Done():
 			return true
 		}

@@ -191,7 +191,9 @@ func (m *Conn) Close(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	m.cache.awaitLoans(ctx)
+	if m.cache != nil {
+		m.cache.loans.awaitAll(ctx)
+	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
 		return err
