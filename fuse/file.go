@@ -69,7 +69,7 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 	s.notePrivileges(h.Attr().Mode())
 	f := &file{state: s, handle: h, writes: writes}
 	out.OpenFlags = o.pagesFor(f, flags)
-	out.Fh = o.files.add(f)
+	out.Fh = o.add(f)
 	return nil
 }
 
@@ -118,6 +118,7 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if err := f.close(o.life); err != nil {
 		o.log.Error("file commit failed after close", "inode", f.state.inode, "err", err)
 	}
+	o.files.endWriting(f)
 	if f.paged != nil {
 		o.pages.leave(f.paged)
 	}

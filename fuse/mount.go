@@ -154,7 +154,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	c.undisturbed.Store(int64(undisturbed))
 	files := &openFiles{calls: c, level: cfg.Level, orphans: newOrphans(deps.Client.Inodes().Release, deps.Log), reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
-	files.pages = newPages(rawclient.Of(deps.Client), c.node, deps.Metrics.Reads)
+	files.pages = newPages(rawclient.Of(deps.Client), files.files.isWritten, c.node, deps.Metrics.Reads)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: files}

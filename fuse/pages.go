@@ -24,8 +24,12 @@ import (
 //     only after the drop. Such a read may return old bytes, and the drop includes its pages.
 //   - A read that began before the end of a drop, and ends after it, is repeated.
 //   - Pages that are not watched are dropped after each read.
+//   - The pages of a file that is open for writing here are not watched. They may have bytes that no
+//     commit takes, and nobody would recall these.
 type pages struct {
 	client rawclient.Client
+	// isWritten reports whether a file may have bytes that are not committed.
+	isWritten func(moraine.InodeID) bool
 	// notify has the kernel drop the attributes of a node and the pages of a range. It returns once
 	// the reads that are filling pages of the range are answered.
 	notify func(node uint64, off, length int64) gofuse.Status
@@ -42,8 +46,8 @@ type pages struct {
 // open.
 const maxUnusedPaged = 1 << 16
 
-func newPages(c rawclient.Client, node func(uint64) uint64, reads prometheus.Counter) *pages {
-	p := &pages{client: c, node: node, reads: reads, of: map[moraine.InodeID]*pagedInode{}}
+func newPages(c rawclient.Client, isWritten func(moraine.InodeID) bool, node func(uint64) uint64, reads prometheus.Counter) *pages {
+	p := &pages{client: c, isWritten: isWritten, node: node, reads: reads, of: map[moraine.InodeID]*pagedInode{}}
 	p.unused.Init()
 	return p
 }
@@ -103,11 +107,29 @@ func (p *pages) known(inode moraine.InodeID) *pagedInode {
 	return p.of[inode]
 }
 
+// written ends the watch of a file that was just opened for writing, before the program can write.
+// A watch that begins later finds that the file is written.
+func (p *pages) written(inode moraine.InodeID) {
+	if p.known(inode) == nil {
+		return
+	}
+	n := p.use(inode)
+	defer p.leave(n)
+	n.turn.Lock()
+	defer n.turn.Unlock()
+	if n.watched() != 0 {
+		p.drop(n, 0)
+	}
+}
+
 // watch begins to watch the pages of a file with a content of this generation. The kernel drops
 // what it has of another one, at the latest when it opens the file. It returns false if no lease
-// covers the file.
+// covers the file, or the file is written here.
 func (p *pages) watch(n *pagedInode, generation moraine.Generation) bool {
 	epoch, before := n.now()
+	if p.isWritten(n.inode) {
+		return false
+	}
 	if k, ok := p.client.Keep(n.inode); !ok || k.Generation != generation {
 		return false
 	}
@@ -120,6 +142,8 @@ func (p *pages) watch(n *pagedInode, generation moraine.Generation) bool {
 	switch {
 	case now != epoch:
 		return watched != 0 // another call began to watch, or the lease is gone
+	case p.isWritten(n.inode):
+		return false
 	case p.isOnlyUser(n) && n.watchUnused(generation):
 	default:
 		p.drop(n, generation)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 )
 
@@ -20,7 +19,7 @@ func (o *openFiles) pagesFor(f *file, flags uint32) (openFlags uint32) {
 		return direct | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	// There is nothing to commit at its close.
-	if flags&(syscall.O_DIRECT|syscall.O_TRUNC) != 0 || o.files.isWritten(f.state) {
+	if flags&(syscall.O_DIRECT|syscall.O_TRUNC) != 0 || o.files.isWritten(f.state.inode) {
 		return direct | gofuse.FOPEN_NOFLUSH
 	}
 	n := o.pages.use(f.state.inode)
@@ -96,7 +95,7 @@ func readAt(ctx context.Context, f *file, buf []byte, off int64) (int, error) {
 // trust is for how long the kernel may use the attributes of an inode. It is 0 for a file that is
 // written here: its attributes change without a request.
 func (o *openFiles) trust(a client.Attr) time.Duration {
-	if f := o.files.of(a.Inode()); f != nil && f.writes {
+	if o.files.isWritten(a.Inode()) {
 		return 0
 	}
 	return o.pages.trust(a.Inode(), a.Generation())
@@ -104,9 +103,3 @@ func (o *openFiles) trust(a client.Attr) time.Duration {
 
 // settle waits until the kernel has dropped what a change of this mount has made old.
 func (o *openFiles) settle(ctx context.Context) { o.pages.client.AwaitDropped(ctx) }
-
-// isWritten reports whether an inode is open for writing.
-func (t *table) isWritten(s *openInode) bool {
-	f := t.of(moraine.InodeID(s.inode))
-	return f != nil && f.writes
-}

@@ -60,7 +60,9 @@ type openInode struct {
 	// must release it at the end.
 	kept  bool
 	files []*file
-	locks lockRecord
+	// writers counts the files that are open for writing, until what was written is committed.
+	writers int
+	locks   lockRecord
 	// privileged is set if its mode may have setuid or setgid bits, which a write
 	// clears.
 	privileged atomic.Bool
@@ -196,6 +198,9 @@ func (t *table) add(f *file) (fh uint64) {
 	t.next++
 	t.handles[t.next], f.number = f, t.next
 	f.state.files = append(f.state.files, f)
+	if f.writes {
+		f.state.writers++
+	}
 	return t.next
 }
 
