@@ -33,5 +33,9 @@ func (l Loans) Attr(a Attr) time.Duration { return l.b.LendAttr(a.w) }
 // itself. Other changes by the same Client wait until the loan of a name is over.
 func (l Loans) Context(ctx context.Context) context.Context { return l.b.Context(ctx) }
 
+// AwaitEnd returns when every loan made so far is over, half a second later at most. A call that has
+// changed something and fails waits for that: the kernel keeps what it was lent.
+func (l Loans) AwaitEnd() { l.b.AwaitEnd() }
+
 // End ends the loans to a mount that is no longer attached.
 func (l Loans) End() { l.b.End() }

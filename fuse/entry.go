@@ -83,7 +83,9 @@ func (fs *fileSystem) Link(cancel <-chan struct{}, in *gofuse.LinkIn, name strin
 	defer done()
 	attr, err := fs.client.Inodes().Link(ctx, fs.inode(in.Oldnodeid), fs.inode(in.NodeId), name)
 	if err == nil {
-		attr, err = fs.present(ctx, attr)
+		if now, err := fs.present(ctx, attr); err == nil { // otherwise the name is there all the same
+			attr = now
+		}
 	}
 	if errors.Is(err, moraine.TooLarge) {
 		return gofuse.Status(syscall.EMLINK)

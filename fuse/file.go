@@ -101,6 +101,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 		return status(err)
 	}
 	if err := o.open(ctx, attr.Inode(), in.Flags, &out.OpenOut); err != nil {
+		o.loans.AwaitEnd() // of the missing name
 		return nodeStatus(err)
 	}
 	o.fillEntry(attr, &out.EntryOut)

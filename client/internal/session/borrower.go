@@ -32,6 +32,13 @@ func (b *Borrower) End() {
 	}
 }
 
+// AwaitEnd waits until every loan made so far is over.
+func (b *Borrower) AwaitEnd() {
+	if b.c != nil {
+		b.c.loans.awaitAll(context.Background())
+	}
+}
+
 type borrowerKey struct{}
 
 // Context marks the requests of the mount's own kernel. The kernel itself forgets the names that

@@ -51,6 +51,9 @@ func (s *loans) before(ctx context.Context, req *wire.MetaRequest) {
 			if until.Before(l.end) {
 				until = l.end
 			}
+			if now := s.clock.Now(); now.Before(l.end) {
+				l.stop(now)
+			}
 		}
 		return until
 	})

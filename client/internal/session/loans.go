@@ -20,9 +20,11 @@ const (
 	kernelTime = loanTime / 2
 	// quietTime is how long a lease is not lent after a change of what it covers.
 	quietTime = 5 * time.Second
-	// A lease that is recalled during a loan is not lent for firstPause. The pause doubles up to
-	// lastPause if that happens again soon after.
+	// A lease is not lent for firstPause after somebody had to wait for the end of its loan. The
+	// pause doubles up to lastPause if that happens again soon after.
 	firstPause, lastPause = time.Minute, time.Hour
+	// sweepPause is the time between two searches of a full table.
+	sweepPause = time.Second
 )
 
 // loans records what kernels may answer by themselves. A kernel cannot be made to forget a name
@@ -44,6 +46,7 @@ type loans struct {
 
 	of    map[uint64]*loan // by lease
 	sweep int              // of this length, of is searched for what no longer matters
+	swept time.Time        // the last search
 	last  time.Time        // end of the last loan
 	// due is until when recalls are not acknowledged.
 	due time.Time
@@ -66,7 +69,8 @@ func (s *loans) record(lease uint64, now time.Time, limit int) *loan {
 	if l := s.of[lease]; l != nil {
 		return l
 	}
-	if len(s.of) >= max(s.sweep, 1024) {
+	if n := len(s.of); n >= max(s.sweep, 1024) || n >= limit && now.Sub(s.swept) >= sweepPause {
+		s.swept = now
 		for id, l := range s.of {
 			if !now.Before(l.end) && !now.Before(l.from) && now.Sub(l.paused) > l.pause {
 				delete(s.of, id)
@@ -115,8 +119,13 @@ func (s *loans) withhold(l *loan, now time.Time) {
 	if s.due.Before(l.end) {
 		s.due = l.end
 	}
+	l.stop(now)
+}
+
+// stop begins a pause, since somebody waits for the end of the loan.
+func (l *loan) stop(now time.Time) {
 	if now.Before(l.paused) {
-		return // by an earlier recall during the same loan
+		return // by an earlier wait during the same loan
 	}
 	if now.Sub(l.paused) > l.pause {
 		l.pause = firstPause

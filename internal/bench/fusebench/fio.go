@@ -59,6 +59,14 @@ func fioRandom(rw string, args ...string) func(context.Context, *site) (done, er
 	}
 }
 
+// fioRandomOnce is fioRandom that reads no block twice: each process has a part of the file of its
+// own. It ends early if all is read.
+func fioRandomOnce(ctx context.Context, s *site) (done, error) {
+	part := max(s.Size/int64(s.Processes)/4096, 1) * 4096
+	return fio(ctx, s.large(), part, "--rw=randread", "--bs=4k", "--randrepeat=0", "--group_reporting",
+		fmt.Sprintf("--offset_increment=%d", part), fmt.Sprintf("--runtime=%dms", int64(s.Seconds*1e3)), fmt.Sprintf("--numjobs=%d", s.Processes))
+}
+
 func randomArgs(rw string, cfg Config) []string {
 	return []string{"--rw=" + rw, "--bs=4k", "--norandommap", "--randrepeat=0", "--time_based", "--group_reporting",
 		fmt.Sprintf("--runtime=%dms", int64(cfg.Seconds*1e3)), fmt.Sprintf("--numjobs=%d", cfg.Processes)}

@@ -37,7 +37,7 @@ var specs = []spec{
 	{name: "seq-read-cold", bytes: true, fio: true, cold: coldData, needs: "seq-write", run: fioRun("--rw=read", "--bs=1M"), limit: diskRead},
 	{name: "seq-read-warm", bytes: true, fio: true, needs: "seq-write", prepare: readLarge, run: fioRun("--rw=read", "--bs=1M"), limit: memcpy},
 	{name: "rand-read-cached", fio: true, needs: "seq-write", prepare: readLarge, run: fioRandom("randread"), limit: memcpyBlocks},
-	{name: "rand-read-cold", fio: true, cold: coldData, needs: "seq-write", run: fioRandom("randread"), limit: randomRead},
+	{name: "rand-read-cold", fio: true, cold: coldData, needs: "seq-write", run: fioRandomOnce, limit: randomRead},
 	{name: "rand-read-direct", fio: true, needs: "seq-write", run: fioRandom("randread", "--direct=1"), limit: randomRead},
 	{name: "rand-write", fio: true, needs: "seq-write", run: fioRandom("randwrite", "--end_fsync=1"), limit: randomWrite},
 	{name: "create-4k", run: smallRun(opCreate, "f", smallSize), check: smallAre("f", 1)},

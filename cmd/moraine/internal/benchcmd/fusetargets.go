@@ -140,6 +140,9 @@ func (m *fuseMount) stop(ctx context.Context) error {
 
 // cool mounts again, on servers without content of files in memory, and without page cache.
 func (m *fuseMount) cool(ctx context.Context, data bool) (how string, err error) {
+	if data && (os.Geteuid() != 0 || m.cluster == nil) {
+		return "", fmt.Errorf("%w: the servers keep what they have read; run it as root, on a cluster of its own", fusebench.ErrNotCold)
+	}
 	if err := m.stop(ctx); err != nil {
 		return "", err
 	}

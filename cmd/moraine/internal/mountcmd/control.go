@@ -190,7 +190,7 @@ func findDaemon(arg string) (*daemon, error) {
 	}
 	dial := func(ctx context.Context, _, _ string) (c net.Conn, err error) {
 		for _, s := range sockets {
-			if c, err = (&net.Dialer{}).DialContext(ctx, "unix", s); !errors.Is(err, os.ErrNotExist) {
+			if c, err = dialUser(ctx, s, user); !errors.Is(err, os.ErrNotExist) {
 				break
 			}
 		}
@@ -198,6 +198,28 @@ func findDaemon(arg string) (*daemon, error) {
 	}
 	return &daemon{dir: at, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
 }
+
+// dialUser connects to a socket at which a process of a user, or of root, accepts.
+func dialUser(ctx context.Context, socket string, user int) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := peer(c.(*net.UnixConn))
+	if err == nil && uid != 0 && int(uid) != user {
+		err = fmt.Errorf("%s belongs to user %d, and not to the one who mounted", socket, uid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// The most bytes of the answers of a mount's process.
+const (
+	maxStatus      = 16 << 20
+	maxProfileSize = 1 << 30
+)
 
 // get sends one request, whose answer the caller closes.
 func (d *daemon) get(ctx context.Context, path string, args url.Values) (io.ReadCloser, error) {
@@ -225,5 +247,5 @@ func (d *daemon) status(ctx context.Context) (s status, err error) {
 		return status{}, err
 	}
 	defer body.Close()
-	return s, json.NewDecoder(body).Decode(&s)
+	return s, json.NewDecoder(io.LimitReader(body, maxStatus)).Decode(&s)
 }

@@ -233,8 +233,9 @@ func (c *mountClient) serve(ctx context.Context, o MountOptions, source string, 
 		return err
 	}
 	stop, err := startControl(&control{source: source, dir: dir, mount: m, client: c})
-	if err != nil {
-		return err
+	if err != nil { // such as a path that is too long for a socket
+		log.Warn("moraine stats and moraine profile do not work on this mount: its control socket could not be made", "err", err)
+		stop = func() {}
 	}
 	defer stop()
 	return c.run(ctx, func(ctx context.Context) error {

@@ -89,6 +89,6 @@ func (d *daemon) profile(ctx context.Context, length time.Duration, w io.Writer)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(w, body)
+	_, err = io.Copy(w, io.LimitReader(body, maxProfileSize))
 	return errors.Join(err, body.Close())
 }

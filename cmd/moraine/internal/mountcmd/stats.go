@@ -48,6 +48,9 @@ type mountStats struct {
 
 // statsOf compares two looks at a mount.
 func statsOf(was, now status) mountStats {
+	if now.Pid != was.Pid {
+		was = status{} // the directory was mounted again, and the new process counts from 0
+	}
 	seconds := max(1e-9, now.Seconds-was.Seconds)
 	d := now.Operations.Since(was.Operations)
 	total := d.Total()
