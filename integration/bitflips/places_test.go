@@ -37,6 +37,7 @@ var places = []place{
 	{where: "a file of the local bucket", flip: "on disk", seen: "inspect names it", pages: "local-object", test: "tiers/object/localstore.TestInspectFindsDamage"},
 	{where: "the record of a file of the local bucket", flip: "on disk", seen: "its object alone is not there", pages: "local-object", test: "tiers/object/localstore.TestADamagedRecordCostsItsObjectAlone"},
 	{where: "the tag of an object", flip: "each bit, on its way to the bucket", seen: "the flush fails; the object is not recorded", heals: "it is flushed again, unless the tag says another cluster or file: that object is kept, and the flush refused", pages: "object-keys", test: "mover.TestFlippedBitsOfTheTagAreFound"},
+	{where: "a file of the node's cache", flip: "in its header, sums and blocks", seen: "the cache drops it (node_cache_errors, damaged), and logs it", heals: "from the cluster", pages: "node-cache", test: "client/internal/nodecache.TestDamageIsAMiss"},
 	// Checkpoints.
 	{where: "the staging memory of a checkpoint after the sum", flip: "before the seal", seen: "the save fails", test: "client/ckpt.TestStagingThatChangedIsNotSealed"},
 	{where: "a slot of an agent", flip: "between the trainer's copy and the write to the cluster", seen: "the part fails (Corrupt); no step has it", pages: "agent", test: "agent.TestASumThatDoesNotFitEndsThePart"},
