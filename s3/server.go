@@ -149,6 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	places := versity.NewPlaces(s.cfg.MaxConnections)
+	defer context.AfterFunc(ctx, places.End)()
 	be := newBackend(life, s.cfg, s.deps, places)
 	ended := make(chan struct{})
 	defer close(ended)

@@ -47,7 +47,7 @@ func Bound(header, stall time.Duration, places *Places) s3api.Option {
 		s3api.WithOnListen(func() {
 			app := (*fiber.App)(reflect.ValueOf(s).Elem().FieldByName(appField).UnsafePointer())
 			server := app.Server()
-			server.Handler = draining(server.Handler)
+			server.Handler = places.heard(draining(server.Handler))
 			server.ConnState = places.state
 			server.ReadTimeout, server.WriteTimeout, server.IdleTimeout = header, stall, idleTimeout
 			server.HeaderReceived = func(*fasthttp.RequestHeader) fasthttp.RequestConfig {

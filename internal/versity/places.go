@@ -20,6 +20,10 @@ type Places struct {
 	mu    sync.Mutex // guards the fields below
 	open  map[net.Conn]*list.Element
 	order list.List // connections without a proven key, in order of arrival
+	// silent are the connections on which no request has begun yet. Once the server ends, they are
+	// closed.
+	silent map[net.Conn]struct{}
+	ended  bool
 }
 
 // spareShare is the divisor of all places that stay free.
@@ -27,13 +31,14 @@ const spareShare = 16
 
 // NewPlaces returns the places of a server with so many connections.
 func NewPlaces(connections int) *Places {
-	return &Places{most: connections - max(connections/spareShare, 1), open: make(map[net.Conn]*list.Element)}
+	return &Places{most: connections - max(connections/spareShare, 1), open: make(map[net.Conn]*list.Element), silent: map[net.Conn]struct{}{}}
 }
 
 // state is the server's hook for the states of connections.
 func (p *Places) state(nc net.Conn, s fasthttp.ConnState) {
 	switch s {
 	case fasthttp.StateNew:
+		p.begin(nc)
 		if first := p.add(nc); first != nil {
 			go first.Close() //nolint:errcheck // a failed close loses nothing; the close of a TLS connection may block
 		}
@@ -41,7 +46,40 @@ func (p *Places) state(nc net.Conn, s fasthttp.ConnState) {
 		p.mu.Lock()
 		p.forget(nc)
 		delete(p.open, nc)
+		delete(p.silent, nc)
 		p.mu.Unlock()
+	}
+}
+
+// begin notes a new connection.
+func (p *Places) begin(nc net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		go nc.Close() //nolint:errcheck // as in state
+		return
+	}
+	p.silent[nc] = struct{}{}
+}
+
+// heard notes that a request has begun on a connection.
+func (p *Places) heard(h fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(rc *fasthttp.RequestCtx) {
+		p.mu.Lock()
+		delete(p.silent, rc.Conn())
+		p.mu.Unlock()
+		h(rc)
+	}
+}
+
+// End closes the connections on which no request has begun, since the server would wait for their
+// first one before it ends. Clients open connections that they then do not need.
+func (p *Places) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	for nc := range p.silent {
+		go nc.Close() //nolint:errcheck // as in state
 	}
 }
 

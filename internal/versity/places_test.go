@@ -2,6 +2,7 @@ package versity
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -65,5 +66,27 @@ func TestStrangersHoldNoPlaces(t *testing.T) {
 	// clients repeat a request that is answered 503.
 	require.Eventually(t, func() bool { return ask(dial()) == http.StatusOK }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, l.Close())
+	<-served
+}
+
+// A server ends although clients have connections on which they never sent a request.
+func TestSilentConnectionsDoNotDelayTheEnd(t *testing.T) {
+	places := NewPlaces(32)
+	server := &fasthttp.Server{ConnState: places.state, ReadTimeout: time.Hour, Handler: places.heard(func(*fasthttp.RequestCtx) {})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	silent, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer silent.Close() //nolint:errcheck // the test is over
+	resp, err := http.Get("http://" + l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Eventually(t, func() bool { return server.GetOpenConnectionsCount() == 2 }, time.Minute, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	places.End()
+	require.NoError(t, server.ShutdownWithContext(ctx))
 	<-served
 }

@@ -98,6 +98,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		log.Error("the record of an object is damaged: requests for its key get BadDigest until a client puts or deletes it", "file", f.Path, "err", f.Damage)
 	}
 	places := versity.NewPlaces(maxConnections)
+	defer context.AfterFunc(ctx, places.End)()
 	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now(), places: places}, &embedgw.Config{
 		RootUserAccess: keys.Access, RootUserSecret: keys.Secret, Ports: []string{cfg.Listen},
 		MaxConnections: maxConnections, MaxRequests: maxRequests, MultipartMaxParts: maxParts,
