@@ -247,8 +247,8 @@ func (n Inodes) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRes
 	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
 	set := func(op *wire.SetAttr) (*wire.MetaResponse, error) {
 		req := &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}}
-		if op.Valid&size != 0 && n.c.locks.Any(moraine.InodeID(op.Inode)) {
-			return n.c.resizeLocked(ctx, req)
+		if op.Valid&size != 0 {
+			return n.c.change(ctx, moraine.InodeID(op.Inode), req)
 		}
 		return n.c.meta.Do(ctx, req)
 	}

@@ -70,10 +70,12 @@ func (c *Client) protected(inode moraine.InodeID) error {
 	return c.locks.Check(inode, c.meta.Current().Id)
 }
 
-// resizeLocked changes the size of a file on which this client has locks, under their session and no
-// other.
-func (c *Client) resizeLocked(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	inode := moraine.InodeID(req.GetSetAttr().GetInode())
+// change sends a change of a file's content. If this client has locks on the file, it sends the change
+// under their session and no other.
+func (c *Client) change(ctx context.Context, inode moraine.InodeID, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	if !c.locks.Any(inode) {
+		return c.meta.Do(ctx, req)
+	}
 	s := c.meta.Current()
 	if err := c.locks.Check(inode, s.Id); err != nil {
 		return nil, err

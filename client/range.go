@@ -84,7 +84,7 @@ func (ct *content) punch(ctx context.Context, from, to, size int64) (*wire.Attr,
 	if from < to {
 		op.PunchFrom, op.PunchTo = uint64(from), uint64(to)
 	}
-	resp, err := ct.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
+	resp, err := ct.c.change(ctx, ct.sender.Inode, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}})
 	if retry.IsKind(err, moraine.TooLarge) && to-from > 1 {
 		middle := from + (to-from)/2
 		if _, err := ct.punch(ctx, from, middle, 0); err != nil {
@@ -142,7 +142,7 @@ func (ct *content) cloneRange(ctx context.Context, src moraine.InodeID, from, of
 	return ct.publishing(ctx, func() (*wire.Attr, error) {
 		op := &wire.Clone{Inode: uint64(ct.sender.Inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Offset: uint64(off),
 			Ranges: []*wire.CloneRange{{Inode: uint64(src), Offset: uint64(from), Length: uint64(n)}}}
-		resp, err := ct.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}})
+		resp, err := ct.c.change(ctx, ct.sender.Inode, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}})
 		if err == nil && resp.GetCommit().GetAttr() == nil {
 			err = retry.BadReply("clone")
 		}
