@@ -54,11 +54,8 @@ type who struct {
 	flock bool
 }
 
-// owner is an owner with locks or calls.
-type owner struct {
-	turn  chan struct{} // one element while a command runs
-	users int           // calls
-}
+// place is a call's place in the line of its owner: it is closed when the call's turn comes.
+type place chan struct{}
 
 // Book has the locks of a client. Safe for concurrent use.
 type Book struct {
@@ -73,13 +70,13 @@ type Book struct {
 	mu     sync.Mutex // guards the following fields
 	closed bool
 	tables map[moraine.InodeID]locktable.Table
-	owners map[who]*owner
+	lines  map[who][]place // the first place has the turn
 }
 
 // NewBook returns an empty Book. turns is what the calls of one owner wait for: the command of the
 // one before. Start must come before any other call.
 func NewBook(meta *session.Conn, log *slog.Logger, turns limit.Resource) *Book {
-	return &Book{meta: meta, log: log, turns: turns, tables: map[moraine.InodeID]locktable.Table{}, owners: map[who]*owner{}}
+	return &Book{meta: meta, log: log, turns: turns, tables: map[moraine.InodeID]locktable.Table{}, lines: map[who][]place{}}
 }
 
 // Start lets commands run until life ends.
@@ -123,20 +120,20 @@ func (b *Book) Lock(ctx context.Context, inode moraine.InodeID, l Lock, wait boo
 // try sends one command, and reports whether another owner has the lock.
 func (b *Book) try(ctx context.Context, inode moraine.InodeID, l Lock) (held bool, err error) {
 	w := who{inode, l.Owner, l.Flock}
-	o, err := b.enter(ctx, w)
+	p, err := b.enter(ctx, w)
 	if err != nil {
 		return false, err
 	}
 	if b.lost(inode, func(h locktable.Lock) bool { return h.ID == l.Owner && h.Flock == l.Flock }) {
-		b.leave(w, o)
+		b.leave(w, p)
 		return false, b.LostError(inode)
 	}
 	call := &attempt{ended: make(chan struct{})}
 	if !b.run(func() {
-		defer b.leave(w, o)
+		defer b.leave(w, p)
 		b.command(inode, l, call)
 	}) {
-		b.leave(w, o)
+		b.leave(w, p)
 		return false, session.ErrClosed
 	}
 	select {
@@ -216,21 +213,19 @@ func (b *Book) await(ctx context.Context, inode moraine.InodeID, l Lock) error {
 }
 
 // Unlock takes the owner's locks in the range away, also those that were lost. It returns when that
-// is done. If ctx ends first, or the service does not answer, it goes on in the background.
-// QuotaExceeded: the rest would be too many locks, and nothing changes.
+// is done. If ctx ends first, or the service does not answer, it goes on in the background: a later
+// Lock of the owner comes after it. QuotaExceeded: the rest would be too many locks, and nothing changes.
 func (b *Book) Unlock(ctx context.Context, inode moraine.InodeID, l Lock) error {
 	w := who{inode, l.Owner, l.Flock}
 	if !b.concerns(w) {
 		return nil
 	}
 	result := make(chan error, 1)
-	if !b.run(func() {
-		o, err := b.enterAtLast(w)
-		if err != nil {
-			result <- err // the client ends, and with it the session
+	if !b.runInTurn(w, func(ended error) {
+		if ended != nil {
+			result <- ended
 			return
 		}
-		defer b.leave(w, o)
 		b.giveBack(inode, l, result)
 	}) {
 		return nil

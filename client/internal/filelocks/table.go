@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/internal/locktable"
 )
 
@@ -20,42 +21,76 @@ func (b *Book) run(fn func()) bool {
 }
 
 // enter takes the turn of an owner. The caller ends it with leave.
-func (b *Book) enter(ctx context.Context, w who) (*owner, error) {
+func (b *Book) enter(ctx context.Context, w who) (place, error) {
 	b.mu.Lock()
-	o := b.owners[w]
-	if o == nil {
-		o = &owner{turn: make(chan struct{}, 1)}
-		b.owners[w] = o
-	}
-	o.users++
+	p := b.join(w)
 	b.mu.Unlock()
-	if err := b.turns.Enter(ctx, o.turn); err != nil {
-		b.forget(w, o)
+	if err := b.turns.Wait(ctx, p.turn); err != nil {
+		b.leave(w, p)
 		return nil, err
 	}
-	return o, nil
+	return p, nil
 }
 
-// enterAtLast is enter for work in the background, which nobody waits for.
-func (b *Book) enterAtLast(w who) (*owner, error) {
-	for {
-		o, err := b.enter(b.life, w)
-		if err == nil || b.life.Err() != nil {
-			return o, err
+// runInTurn takes the owner's next place at once, and runs fn in the background when its turn comes.
+// fn gets an error if the client ends before, and with it the session. It is false if the client was
+// closed.
+func (b *Book) runInTurn(w who, fn func(ended error)) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	p := b.join(w)
+	b.work.Go(func() {
+		defer b.leave(w, p)
+		if p.turn(b.life) != nil {
+			fn(session.ErrClosed)
+			return
 		}
+		fn(nil)
+	})
+	return true
+}
+
+// turn waits for the place's turn.
+func (p place) turn(ctx context.Context) error {
+	select {
+	case <-p:
+		return nil
+	default:
+	}
+	select {
+	case <-p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-func (b *Book) leave(w who, o *owner) {
-	<-o.turn
-	b.forget(w, o)
+// join takes the last place in the line of an owner. The caller holds the mutex.
+func (b *Book) join(w who) place {
+	p := make(place)
+	b.lines[w] = append(b.lines[w], p)
+	if len(b.lines[w]) == 1 {
+		close(p)
+	}
+	return p
 }
 
-func (b *Book) forget(w who, o *owner) {
+// leave gives up a place, with its turn if that has come.
+func (b *Book) leave(w who, p place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if o.users--; o.users == 0 {
-		delete(b.owners, w)
+	first := b.lines[w][0] == p
+	line := slices.DeleteFunc(b.lines[w], func(o place) bool { return o == p })
+	if len(line) == 0 {
+		delete(b.lines, w)
+		return
+	}
+	b.lines[w] = line
+	if first {
+		close(line[0])
 	}
 }
 
@@ -63,7 +98,7 @@ func (b *Book) forget(w who, o *owner) {
 func (b *Book) concerns(w who) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.owners[w] != nil || slices.ContainsFunc(b.tables[w.inode], func(l locktable.Lock) bool { return l.ID == w.id && l.Flock == w.flock })
+	return b.lines[w] != nil || slices.ContainsFunc(b.tables[w.inode], func(l locktable.Lock) bool { return l.ID == w.id && l.Flock == w.flock })
 }
 
 // set records a lock that the service gave.
