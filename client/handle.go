@@ -116,9 +116,15 @@ func (h *Handle) Size() int64 {
 func (h *Handle) Attr() Attr { return Attr{h.ct.attr()} }
 
 // Refresh requests the newest content and attributes from the service. Afterwards the handle
-// sees what other clients have flushed.
+// sees what other clients have flushed. If it fails, the next read does it first, or fails too.
 func (h *Handle) Refresh(ctx context.Context) error {
-	return retry.Wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
+	err := h.ct.refresh(ctx)
+	if err != nil {
+		h.ct.mu.Lock()
+		h.ct.doubted = true
+		h.ct.mu.Unlock()
+	}
+	return retry.Wrap("client.Refresh", h.ct.ref, err)
 }
 
 // ReadAt reads into p from off on and returns how many bytes it read. It
