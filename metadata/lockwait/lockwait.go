@@ -234,9 +234,14 @@ func (q *Queue) judge(t *ticket, circle bool) (wake <-chan struct{}, reply *wire
 	reply = &wire.LockReply{}
 	err = q.Store.View(func(r kvtx.Reader, _ uint64) error {
 		v := q.Machine.View(r)
+		have, err := locks.All(v, t.inode) // once, for all of the line
+		if err != nil {
+			return err
+		}
+		sessions := locks.NewSessions(v)
 		free := map[*ticket]bool{}
 		for _, other := range line {
-			by, blocked, err := blocker(v, other)
+			by, blocked, err := sessions.Conflict(have, other.want)
 			if err != nil {
 				return err
 			}
@@ -260,16 +265,6 @@ func (q *Queue) judge(t *ticket, circle bool) (wake <-chan struct{}, reply *wire
 		q.mu.Unlock()
 	}
 	return wake, reply, err
-}
-
-// blocker returns a lock that prevents a waiter's.
-func blocker(v *kvtx.View, t *ticket) (locktable.Lock, bool, error) {
-	have, err := locks.Of(v, t.inode, t.want)
-	if err != nil {
-		return locktable.Lock{}, false, err
-	}
-	by, ok := have.Conflict(t.want)
-	return by, ok, nil
 }
 
 // admit admits, in order, the waiters whose lock is free, unless it contradicts that of one admitted

@@ -33,7 +33,7 @@ func SetLock(t *kvtx.Tx, op *wire.SetLock) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := of(&t.View, id)
+	old, err := All(&t.View, id)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func SetLock(t *kvtx.Tx, op *wire.SetLock) (*wire.MetaResponse, error) {
 	if _, err := tree.Named(t, id); err != nil {
 		return nil, err
 	}
-	have, err := live(&t.View, old, want)
+	have, err := NewSessions(&t.View).live(old, want)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,14 @@ func SetLock(t *kvtx.Tx, op *wire.SetLock) (*wire.MetaResponse, error) {
 			return nil, kvtx.Fail(moraine.QuotaExceeded, "lock", id.String(), "the session has locks on %d files, which is the limit: unlock or close some", MaxSessionInodes)
 		}
 	}
-	return reply(nil), store(t, id, old, have.Set(want))
+	now := have.Set(want)
+	if len(now) > MaxLocks {
+		if have, err = NewSessions(&t.View).living(have); err != nil {
+			return nil, err
+		}
+		now = have.Set(want)
+	}
+	return reply(nil), store(t, id, old, now)
 }
 
 // Requested returns the lock of a request of the session.
@@ -95,40 +102,20 @@ func ReadLock(v *kvtx.View, sc kvtx.Scope, op *wire.GetLock) (*wire.MetaResponse
 // Of returns the locks of an inode. Those of ended sessions may be among them, unless they exclude
 // want.
 func Of(v *kvtx.View, id moraine.InodeID, want locktable.Lock) (locktable.Table, error) {
-	have, err := of(v, id)
+	have, err := All(v, id)
 	if err != nil {
 		return nil, err
 	}
-	return live(v, have, want)
+	return NewSessions(v).live(have, want)
 }
 
-// of returns the locks of an inode, with those of ended sessions.
-func of(v *kvtx.View, id moraine.InodeID) (locktable.Table, error) {
+// All returns the locks of an inode, with those of ended sessions.
+func All(v *kvtx.View, id moraine.InodeID) (locktable.Table, error) {
 	b, ok, err := v.R.Get(v.K.Locks(id))
 	if err != nil || !ok {
 		return nil, err
 	}
 	return record.DecodeLocks(b)
-}
-
-// live returns the table without the ended sessions that have a lock which excludes want.
-func live(v *kvtx.View, have locktable.Table, want locktable.Lock) (locktable.Table, error) {
-	seen := map[uint64]bool{}
-	out := have
-	for _, l := range have {
-		if !l.Excludes(want) || seen[l.Session] {
-			continue
-		}
-		seen[l.Session] = true
-		_, lives, err := v.R.Get(v.K.Session(moraine.SessionID(l.Session)))
-		if err != nil {
-			return nil, err
-		}
-		if !lives {
-			out = out.Drop(l.Session)
-		}
-	}
-	return out, nil
 }
 
 // store replaces the locks of an inode, and the rows of the sessions that now have some, or none.
@@ -177,7 +164,7 @@ func DropInode(t *kvtx.Tx, id moraine.InodeID) error {
 	if t.Count[record.CLocked] == 0 {
 		return nil
 	}
-	old, err := of(&t.View, id)
+	old, err := All(&t.View, id)
 	if err != nil {
 		return err
 	}
@@ -192,7 +179,7 @@ func DropSession(t *kvtx.Tx, s moraine.SessionID, budget int) (int, error) {
 	}
 	for _, row := range rows {
 		id := InodeOfRow(row)
-		old, err := of(&t.View, id)
+		old, err := All(&t.View, id)
 		if err != nil {
 			return 0, err
 		}
