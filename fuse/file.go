@@ -23,8 +23,10 @@ type openFiles struct {
 	reads *limit.Semaphore
 	// background are the running releases.
 	background sync.WaitGroup
-	orphans    *orphans    // files whose release failed
-	ended      atomic.Bool // the mount is detached
+	closings   closings
+	unlocking  context.Context // of the commits before an unlock that nobody waits for
+	orphans    *orphans        // files whose release failed
+	ended      atomic.Bool     // the mount is detached
 }
 
 // Open implements gofuse.RawFileSystem.
@@ -112,6 +114,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 // it. Each close was a Flush before, which reported errors; an error here reaches
 // no program.
 func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	o.beforeRelease(o.files.get(in.Fh))
 	f := o.files.take(in.Fh)
 	if f == nil {
 		return
@@ -141,7 +144,7 @@ func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Sta
 	if f.writes {
 		err = f.handle.Flush(ctx)
 	}
-	o.closedBy(ctx, f, in.LockOwner, err)
+	o.closedBy(ctx, f, in.LockOwner, err != nil)
 	return status(err)
 }
 

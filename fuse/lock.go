@@ -27,8 +27,9 @@ import (
 // lockRecord is the ranges of an inode that were locked, by handle and owner. As the session of an
 // owner it has the handle.
 type lockRecord struct {
-	mu    sync.Mutex
-	table locktable.Table
+	mu     sync.Mutex
+	table  locktable.Table
+	wanted []*locktable.Lock // of requests that run
 }
 
 func recorded(handle uint64, l client.FileLock) locktable.Lock {
@@ -55,17 +56,71 @@ func (r *lockRecord) clear(l client.FileLock) {
 	r.table = r.table.ClearOf(l.Flock, l.Owner, l.Start, l.End)
 }
 
-// take returns what was locked through the handle, and forgets it.
+// want records that a request for a lock runs, through the handle. The caller calls over at its end.
+func (r *lockRecord) want(handle uint64, l client.FileLock) (over func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := recorded(handle, l)
+	r.wanted = append(r.wanted, &w)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.wanted = slices.DeleteFunc(r.wanted, func(o *locktable.Lock) bool { return o == &w })
+	}
+}
+
+// take returns what was locked through the handle, and forgets it. What a running request of the owner
+// wants through another handle stays, and is now of that handle.
 func (r *lockRecord) take(handle uint64) (all []client.FileLock) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var own locktable.Table
 	for _, h := range r.table {
 		if h.Session == handle {
-			all = append(all, client.FileLock{Owner: h.ID, Flock: h.Flock, Start: h.Start, End: h.End})
+			own = append(own, h)
 		}
 	}
 	r.table = r.table.Drop(handle)
+	for _, w := range r.wanted {
+		from := locktable.Owner{Session: handle, Flock: w.Flock, ID: w.ID}
+		for _, h := range own.Owned(from) {
+			h.Owner, h.Start, h.End = w.Owner, max(h.Start, w.Start), min(h.End, w.End)
+			if h.Start < h.End {
+				r.table = r.table.Set(h)
+			}
+		}
+		own = own.Clear(from, w.Start, w.End)
+	}
+	for _, h := range own {
+		all = append(all, client.FileLock{Owner: h.ID, Flock: h.Flock, Start: h.Start, End: h.End})
+	}
 	return all
+}
+
+// owners returns the owners that locked something by fcntl through the handle.
+func (r *lockRecord) owners(handle uint64) (all []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.table {
+		if h.Session == handle && !h.Flock && !slices.Contains(all, h.ID) {
+			all = append(all, h.ID)
+		}
+	}
+	return all
+}
+
+// has reports whether the process locked something, through any handle.
+func (r *lockRecord) has(process uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.table, func(l locktable.Lock) bool { return !l.Flock && l.ID == process })
+}
+
+// through reports whether something was locked through the handle.
+func (r *lockRecord) through(handle uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table.HasSession(handle)
 }
 
 // SetLk implements gofuse.RawFileSystem: a lock without a wait.
@@ -90,8 +145,8 @@ func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) 
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	// The next holder sees what was written under the lock.
-	if f.writes && !l.Write {
+	// The next holder sees what was written under the lock, through any of its owner's open files.
+	if !l.Write {
 		if err := f.handle.WriteBack(ctx); pending(err) {
 			return lockStatus(err)
 		}
@@ -99,15 +154,18 @@ func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) 
 	if in.Lk.Typ == syscall.F_UNLCK {
 		return lockStatus(o.unlock(ctx, f.state, l))
 	}
+	// Before the wait: a Release that begins later leaves the range alone, and an earlier one is over.
+	defer f.state.locks.want(f.number, l)()
+	if err := o.closings.wait(ctx, closer{f.state.inode, l.Owner}); err != nil {
+		return lockStatus(err)
+	}
 	if err := o.client.Inodes().Lock(ctx, f.state.inode, l, wait); err != nil {
 		return lockStatus(err)
 	}
 	f.state.locks.note(f.number, l)
-	// The holder sees what the holders before it wrote.
-	if err := f.handle.Refresh(ctx); err != nil {
-		_ = o.unlock(ctx, f.state, l)
-		return lockStatus(err)
-	}
+	// The holder sees what the holders before it wrote. On error the lock stays, as the owner may have
+	// had part of it before: the next read requests the content first.
+	_ = f.handle.Refresh(ctx)
 	return gofuse.OK
 }
 
@@ -185,35 +243,6 @@ func (o *openFiles) unlock(ctx context.Context, s *openInode, l client.FileLock)
 // returns, and must not keep the lock.
 func pending(err error) bool {
 	return errors.Is(err, moraine.Canceled) || errors.Is(err, moraine.Timeout)
-}
-
-// closedBy ends the locks of a process that closes the file, once what was written is committed. err
-// is that of the Flush.
-func (o *openFiles) closedBy(ctx context.Context, f *file, process uint64, err error) {
-	if !pending(err) {
-		o.unlockProcess(ctx, f, process)
-		return
-	}
-	o.background.Go(func() {
-		_ = f.handle.WriteBack(o.life) // if it was closed meanwhile, the close did it
-		o.unlockProcess(o.life, f, process)
-	})
-}
-
-// unlockProcess ends the locks of a process that closes the file.
-func (o *openFiles) unlockProcess(ctx context.Context, f *file, process uint64) {
-	if err := o.unlock(ctx, f.state, client.FileLock{Owner: process, End: client.LockEnd}); err != nil {
-		o.log.Warn("the locks of a closed file are not given back yet", "inode", f.state.inode, "err", err)
-	}
-}
-
-// unlockHandle ends what was locked through an open file that is released.
-func (o *openFiles) unlockHandle(f *file) {
-	for _, l := range f.state.locks.take(f.number) {
-		if err := o.client.Inodes().Unlock(o.life, f.state.inode, l); err != nil {
-			o.log.Warn("the locks of a released file are not given back yet", "inode", f.state.inode, "err", err)
-		}
-	}
 }
 
 // all returns the open files.

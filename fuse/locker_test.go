@@ -25,10 +25,12 @@ const lockWait = 90 * time.Second
 // lockFiles answers each line of its input with an errno: `open FILE` opens a file, the others act
 // on it. A wait for a lock runs until it ends, so the next line is read after it.
 func lockFiles([]string) error {
-	var f *os.File
+	var f, other *os.File
 	defer func() {
-		if f != nil {
-			_ = f.Close()
+		for _, g := range []*os.File{f, other} {
+			if g != nil {
+				_ = g.Close()
+			}
 		}
 	}()
 	lines := bufio.NewScanner(os.Stdin)
@@ -43,6 +45,10 @@ func lockFiles([]string) error {
 			if g, err = os.OpenFile(words[1], os.O_RDWR, 0); err == nil {
 				err = g.Close()
 			}
+		case "reader": // opens the file once more, for reading; swap makes it the one to act on
+			other, err = os.Open(words[1])
+		case "swap":
+			f, other = other, f
 		case "close":
 			err = f.Close()
 		case "flock":

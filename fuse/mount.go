@@ -178,6 +178,9 @@ func (m *Mount) OpenFiles() int { return m.fs.files.count() }
 func (m *Mount) Run(ctx context.Context, ready func()) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	unlocking, stopUnlocking := context.WithCancel(life)
+	defer stopUnlocking()
+	m.fs.unlocking = unlocking
 	m.fs.loans = m.fs.client.Inodes().Loans(m.fs.forget)
 	defer m.fs.loans.End()
 	m.fs.life, m.fs.calling = life, m.fs.loans.Context(life)
@@ -203,6 +206,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		err = m.end(server, served)
 	}
+	stopUnlocking()
 	m.fs.background.Wait()
 	m.fs.pages.late.Wait()
 	m.fs.orphans.end()

@@ -23,6 +23,8 @@ type file struct {
 	paged   *pagedInode
 	pagedIn uint64 // the epoch of paged at the open
 	number  uint64 // its handle
+	// unlocking are the closes whose locks are not given back yet.
+	unlocking sync.WaitGroup
 
 	// ending orders its close and the end of the mount, which commits all files,
 	// including those that are being closed.
