@@ -143,7 +143,11 @@ func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) 
 	if !ok {
 		return gofuse.EINVAL
 	}
-	ctx, done := o.request(cancel, &in.InHeader)
+	begin := o.request
+	if wait {
+		begin = o.unbounded // the holder may keep the lock for ever
+	}
+	ctx, done := begin(cancel, &in.InHeader)
 	defer done()
 	// The next holder sees what was written under the lock, through any of its owner's open files.
 	if !l.Write {

@@ -41,7 +41,22 @@ func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Co
 	// A call has parts that each wait for servers: the client's patience bounds each of
 	// them, and this their sum.
 	bounded, end := context.WithTimeout(c.calling, c.patience)
-	ctx, stop := context.WithCancelCause(bounded)
+	ctx, done := c.interruptible(bounded, cancel, in)
+	return ctx, func() {
+		done()
+		end()
+	}
+}
+
+// unbounded is request for a call that waits for another program. Only an interrupt of the caller ends
+// it early.
+func (c *calls) unbounded(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
+	return c.interruptible(c.calling, cancel, in)
+}
+
+// interruptible returns a context that ends with another one, or when the caller was interrupted.
+func (c *calls) interruptible(within context.Context, cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
+	ctx, stop := context.WithCancelCause(within)
 	thread := in.Pid // in belongs to the server once the call has returned
 	t := time.AfterFunc(time.Duration(c.undisturbed.Load()), func() {
 		if interrupted(ctx, cancel, thread) {
@@ -51,7 +66,6 @@ func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Co
 	return ctx, func() {
 		t.Stop()
 		stop(nil)
-		end()
 	}
 }
 
