@@ -45,27 +45,29 @@ func TestAReadersUnlockWaitsForTheCommit(t *testing.T) {
 // TestAReadersUnlockDoesNotFreeLostBytes: the session ended, and another mount wrote under the lock. What
 // the process wrote before is lost, also when it unlocks through a file that it opened for reading.
 func TestAReadersUnlockDoesNotFreeLostBytes(t *testing.T) {
-	_, m := twoMounts(t, 13)
+	servers, m := gatedMounts(t, 13, fuse.Config{})
 	a, b := startLocker(t, m[0].at("file")), startLocker(t, m[1].at("file"))
 	a.must(done, "reader "+m[0].at("file"))
 	require.Equal(t, done, a.try(write, 0, 0))
+	servers.hold("commit", 0)
 	a.must(done, "write stale")
 	endSession(t, m[0].client.Client)
 	b.wait(write, 0, 0)
 	require.Equal(t, done, b.answer())
 	b.must(done, "write mine")
 	b.must(done, "fsync")
+	servers.open()
 	a.must(done, "swap")
 	require.Equal(t, done, a.try(unlocked, 0, 0))
 	a.must(done, "swap")
 	a.must(fmt.Sprint("errno ", int(unix.EIO)), "fsync")
-	b.must(`"minecontent"`, "read")
+	b.must(`"mine"`, "read")
 }
 
 // TestALateCloseTakesNoLaterLockAway: a close returns before its commit, and the process locks the file
 // again. It gets the lock when the close has given back the old one, and keeps it.
 func TestALateCloseTakesNoLaterLockAway(t *testing.T) {
-	servers, m := gatedMounts(t, 14, fuse.Config{CallPatience: 2 * time.Second})
+	servers, m := gatedMounts(t, 14, fuse.Config{CallPatience: 5 * time.Second})
 	a, b := startLocker(t, m[0].at("file")), startLocker(t, m[1].at("file"))
 	require.Equal(t, done, a.try(write, 0, 0))
 	a.must(done, "write new")
