@@ -22,6 +22,8 @@ func (r raw) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespons
 
 func (r raw) OnLost(drop func(ctx context.Context, inodes []moraine.InodeID)) { r.meta.OnLost(drop) }
 
+func (r raw) Leases() bool { return r.meta.Leases() }
+
 func (r raw) Keep(inode moraine.InodeID) (rawclient.Kept, bool) {
 	k, ok := r.meta.Keep(inode)
 	return rawclient.Kept(k), ok

@@ -153,3 +153,36 @@ func TestReaderAtTheEndSeesAppends(t *testing.T) {
 		require.Equal(t, line, string(got))
 	}
 }
+
+// A file that is still open for writing when a reader opens it has no pages for read. A mapping of
+// the reader shows what other mounts have written since.
+func TestAMappingOfAFileThatWasJustWritten(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	m, other := mount(t, c, "c1", leased()), mount(t, c, "c2", leased())
+	model := randomBytes(seed(t), 300<<10)
+	w, err := os.Create(m.at("file"))
+	require.NoError(t, err)
+	defer w.Close()
+	_, err = w.Write(model)
+	require.NoError(t, err)
+	require.NoError(t, w.Sync())
+	peek := startPeeker(t, m.at("file"))
+	require.Equal(t, fmt.Sprintf("%x", model[:peekBytes]), peek(0))
+	require.NoError(t, w.Close())
+	f, err := os.OpenFile(other.at("file"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	for i := range 5 {
+		for at := 0; at < len(model); at += 100_000 {
+			require.Equal(t, fmt.Sprintf("%x", model[at:at+peekBytes]), peek(at), "before change %d", i)
+		}
+		p := randomBytes(seed(t)+uint64(i)+1, 250<<10)
+		_, err = f.WriteAt(p, 0)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		model = overwrite(model, p, 0)
+		for at := 0; at < len(model); at += 100_000 {
+			require.Equal(t, fmt.Sprintf("%x", model[at:at+peekBytes]), peek(at), "after change %d", i)
+		}
+	}
+}

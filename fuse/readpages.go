@@ -12,22 +12,23 @@ import (
 )
 
 // pagesFor decides whether a file that is being opened has pages, and returns the flags for the
-// kernel. A writer has none: its bytes are on their way when write returns.
+// kernel. A writer has none: its bytes are on their way when write returns. While the pages cannot
+// be watched, a file is opened with direct I/O. It still knows the pages that a mapping fills.
 func (o *openFiles) pagesFor(f *file, flags uint32) (openFlags uint32) {
 	const direct = gofuse.FOPEN_DIRECT_IO
 	if f.writes {
 		return direct | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	// There is nothing to commit at its close.
-	if flags&(syscall.O_DIRECT|syscall.O_TRUNC) != 0 || o.files.isWritten(f.state.inode) {
+	if flags&(syscall.O_DIRECT|syscall.O_TRUNC) != 0 || !o.pages.client.Leases() {
 		return direct | gofuse.FOPEN_NOFLUSH
 	}
 	n := o.pages.use(f.state.inode)
+	f.paged = n
 	if !o.pages.watch(n, f.handle.Attr().Generation()) {
-		o.pages.leave(n)
+		f.direct = true
 		return direct | gofuse.FOPEN_NOFLUSH
 	}
-	f.paged = n
 	keep := false
 	if f.pagedIn, keep = n.opened(); keep {
 		return gofuse.FOPEN_NOFLUSH | gofuse.FOPEN_KEEP_CACHE
@@ -54,11 +55,11 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 	if n == nil {
 		return readAt(ctx, f, buf, off)
 	}
-	paged := f.paged != nil && in.Flags&syscall.O_DIRECT == 0
+	paged := f.paged != nil && !f.direct && in.Flags&syscall.O_DIRECT == 0
 	s := span{off, off + int64(len(buf))}
 	for try := 1; ; try++ {
 		fill := n.beginFill(s, paged, f.pagedIn)
-		if !fill.watched && (paged || try > 1) {
+		if !fill.watched {
 			o.refresh(ctx, f, n)
 		}
 		got, err := readAt(ctx, f, buf, off)
@@ -66,7 +67,7 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 		if again && err == nil && try < maxReadTries {
 			continue
 		}
-		if again || paged && unwatched {
+		if again || unwatched {
 			o.pages.afterwards(n, s)
 		}
 		return got, err

@@ -19,8 +19,9 @@ type file struct {
 	handle *client.Handle
 	// writes is set if it was opened for writing.
 	writes bool
-	// paged is not nil if reads go through the kernel's pages.
+	// paged is not nil if reads, or mappings, fill pages of the kernel that leases cover.
 	paged   *pagedInode
+	direct  bool   // reads go past the pages: only mappings fill them
 	pagedIn uint64 // the epoch of paged at the open
 	number  uint64 // its handle
 	// unlocking are the closes whose locks are not given back yet.

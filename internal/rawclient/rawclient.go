@@ -40,6 +40,9 @@ type Client interface {
 	// returns when none is left, or ctx has ended. The client acknowledges a recall only after that.
 	OnLost(drop func(ctx context.Context, inodes []moraine.InodeID))
 
+	// Leases reports whether the client gets cache leases. Without them Keep permits nothing.
+	Leases() bool
+
 	// Keep permits copies of an inode's committed content and attributes, from now until drop is
 	// called for it. It returns false if no lease covers the inode now.
 	Keep(inode moraine.InodeID) (Kept, bool)

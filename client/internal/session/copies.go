@@ -58,6 +58,12 @@ func (m *Conn) OnLost(drop func(ctx context.Context, inodes []moraine.InodeID)) 
 	m.cache.copies.drop = drop
 }
 
+// Leases reports whether the service grants leases to the client.
+func (m *Conn) Leases() bool {
+	s := m.Current()
+	return m.cache != nil && s != nil && s.leases
+}
+
 // Keep permits copies of an inode's content and attributes from now until drop is called for it.
 // It returns false if no lease covers the inode now.
 func (m *Conn) Keep(inode moraine.InodeID) (Kept, bool) {
