@@ -172,14 +172,19 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 	defer done()
 	// buf is not touched, and so takes no memory, before its bytes are granted.
 	granted := int64(len(buf))
-	if err := o.reads.Acquire(ctx, granted); err != nil {
-		return nil, status(err)
+	acquired := int64(0)
+	memory := func() error {
+		err := o.reads.Acquire(ctx, granted)
+		if err == nil {
+			acquired = granted
+		}
+		return err
 	}
 	// Only a reply with bytes keeps them: for one without, the server does not call
 	// Done. A panic ends only this request.
-	defer func() { o.reads.Release(granted) }()
+	defer func() { o.reads.Release(acquired) }()
 	o.pages.reads.Inc()
-	n, err := o.read(ctx, f, in, buf)
+	n, err := o.read(ctx, f, in, buf, memory)
 	if err != nil {
 		return nil, status(err)
 	}
@@ -187,8 +192,8 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 		return gofuse.ReadResultData(nil), gofuse.OK
 	}
 	r := &readReply{reads: o.reads, vector: [1][]byte{buf[:n]}}
-	r.granted.Store(granted)
-	granted = 0
+	r.granted.Store(acquired)
+	acquired = 0
 	return r, gofuse.OK
 }
 
@@ -267,36 +272,3 @@ const (
 	permBits = 0o7777
 	setBits  = syscall.S_ISUID | syscall.S_ISGID
 )
-
-func (s *openInode) notePrivileges(mode uint32) {
-	if mode&setBits != 0 {
-		s.privileged.Store(true)
-	}
-}
-
-// dropPrivileges clears the setuid and setgid bits of a file after a write by a
-// user who may not keep them.
-func (o *openFiles) dropPrivileges(ctx context.Context, s *openInode) error {
-	attr, err := o.client.Inodes().Stat(ctx, s.inode)
-	if err != nil {
-		return err
-	}
-	if mode := withoutPrivileges(attr.Mode()); mode != attr.Mode() {
-		_, err = o.client.Inodes().SetAttr(ctx, s.inode, client.SetAttr{Mode: &mode})
-		if err != nil {
-			return err
-		}
-	}
-	s.privileged.Store(false)
-	return nil
-}
-
-// withoutPrivileges is the mode after a write or a change of owner. A setgid bit
-// without the right to execute once meant mandatory locking; it stays.
-func withoutPrivileges(mode uint32) uint32 {
-	mode &^= syscall.S_ISUID
-	if mode&0o010 != 0 {
-		mode &^= syscall.S_ISGID
-	}
-	return mode
-}

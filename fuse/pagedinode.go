@@ -93,16 +93,22 @@ func (n *pagedInode) beginFill(s span, locked bool, opened uint64) *fill {
 }
 
 // endFill ends a read. again says that its bytes may be older than a drop, unwatched that no drop
-// will follow when the file changes.
-func (n *pagedInode) endFill(f *fill) (again, unwatched bool) {
+// will follow when the file changes. If it is again, and the caller repeats such reads, the read has
+// begun once more. No drop finds it ended in between: its pages stay locked.
+func (n *pagedInode) endFill(f *fill, repeats bool) (again, unwatched bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	again = !n.dropping && n.epoch != f.epoch
+	if again && repeats {
+		f.epoch, f.watched = n.epoch, n.generation != 0
+		return true, false
+	}
 	delete(n.filling, f)
 	if n.dropping {
 		n.filled = append(n.filled, f.span)
 		return false, false
 	}
-	return n.epoch != f.epoch, n.generation == 0
+	return again, n.generation == 0
 }
 
 // beginDrop returns what to drop first: all but the pages that are locked for a read. No program

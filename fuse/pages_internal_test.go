@@ -58,7 +58,7 @@ func TestPagesOfAWrittenFileAreNotWatched(t *testing.T) {
 	n := p.use(inode)
 	defer p.leave(n)
 	require.True(t, p.watch(n, kept))
-	n.endFill(n.beginFill(span{0, 4096}, true, 0))
+	n.endFill(n.beginFill(span{0, 4096}, true, 0), false)
 	before := kernel.drops()
 	w := &file{state: files.entry(inode), writes: true}
 	fh := files.add(w)
@@ -66,11 +66,28 @@ func TestPagesOfAWrittenFileAreNotWatched(t *testing.T) {
 	require.Greater(t, kernel.drops(), before, "the kernel keeps pages that the writer changes")
 	require.Zero(t, n.watched())
 	require.False(t, p.watch(n, kept))
-	_, unwatched := n.endFill(n.beginFill(span{0, 4096}, true, 0))
+	_, unwatched := n.endFill(n.beginFill(span{0, 4096}, true, 0), false)
 	require.True(t, unwatched)
 	require.Same(t, w, files.take(fh))
 	require.False(t, p.watch(n, kept), "its bytes are not committed yet")
 	files.endWriting(w)
 	require.True(t, p.watch(n, kept))
 	require.Equal(t, kept, n.watched())
+}
+
+// A read that is repeated after a drop stays locked: the next drop does not wait for it.
+func TestARepeatedReadIsNotDroppedInBetween(t *testing.T) {
+	n := newPagedInode(9)
+	f := n.beginFill(span{0, 4096}, true, 0)
+	n.beginDrop()
+	_, over := n.nextDrop(0)
+	require.True(t, over)
+	again, _ := n.endFill(f, true)
+	require.True(t, again)
+	require.Equal(t, []span{{4096, everything.end}}, n.beginDrop())
+	again, _ = n.endFill(f, true)
+	require.False(t, again, "a read within a drop")
+	todo, over := n.nextDrop(0)
+	require.False(t, over)
+	require.Equal(t, []span{{0, 4096}}, todo)
 }

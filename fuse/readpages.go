@@ -44,8 +44,9 @@ const (
 	refreshPatience = 4 * time.Second
 )
 
-// read reads for the kernel, which may put the bytes into pages.
-func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []byte) (int, error) {
+// read reads for the kernel, which may put the bytes into pages. It first waits for the memory of
+// the answer. A drop must know of the read by then: the kernel has locked its pages.
+func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []byte, memory func() error) (int, error) {
 	off := int64(in.Offset)
 	// A file without pages fills some too, when it is mapped.
 	n := f.paged
@@ -53,18 +54,26 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 		n = o.pages.known(f.state.inode)
 	}
 	if n == nil {
+		if err := memory(); err != nil {
+			return 0, err
+		}
 		return readAt(ctx, f, buf, off)
 	}
 	paged := f.paged != nil && !f.direct && in.Flags&syscall.O_DIRECT == 0
 	s := span{off, off + int64(len(buf))}
+	fill := n.beginFill(s, paged, f.pagedIn)
+	if err := memory(); err != nil {
+		n.endFill(fill, false)
+		return 0, err
+	}
 	for try := 1; ; try++ {
-		fill := n.beginFill(s, paged, f.pagedIn)
 		if !fill.watched {
 			o.refresh(ctx, f, n)
 		}
 		got, err := readAt(ctx, f, buf, off)
-		again, unwatched := n.endFill(fill)
-		if again && err == nil && try < maxReadTries {
+		repeat := err == nil && try < maxReadTries
+		again, unwatched := n.endFill(fill, repeat)
+		if again && repeat {
 			continue
 		}
 		if again || unwatched {
