@@ -205,16 +205,18 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		err = nil
 	case <-ctx.Done():
 		err = m.end(server, served)
+		m.fs.pages.end() // of files that are still open
 	}
 	stopUnlocking()
 	m.fs.background.Wait()
-	m.fs.pages.late.Wait()
 	m.fs.orphans.end()
 	open := m.fs.files.all()
 	err = errors.Join(err, m.fs.files.closeAll(m.fs.life))
 	for _, f := range open {
 		m.fs.unlockHandle(f)
 	}
+	stop() // reads may still run, and late work waits for them
+	m.fs.pages.late.end()
 	return err
 }
 

@@ -3,7 +3,10 @@ package fuse
 import (
 	"container/list"
 	"context"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -35,7 +38,8 @@ type pages struct {
 	notify func(node uint64, off, length int64) gofuse.Status
 	node   func(inode uint64) uint64
 	reads  prometheus.Counter
-	late   sync.WaitGroup // of work that reads leave behind
+	late   late
+	ended  atomic.Bool // nothing is watched any more
 
 	mu     sync.Mutex
 	of     map[moraine.InodeID]*pagedInode
@@ -57,6 +61,27 @@ func (p *pages) begin(server *gofuse.Server) {
 	p.notify = server.InodeNotify
 	p.client.OnLost(p.dropAll)
 }
+
+// end has the kernel drop all pages, and lets it keep none from then on: when the session of the
+// mount has ended, nobody hears of changes. It waits for endPatience at most.
+func (p *pages) end() {
+	p.ended.Store(true)
+	p.mu.Lock()
+	inodes := slices.Collect(maps.Keys(p.of))
+	p.mu.Unlock()
+	dropped := make(chan struct{})
+	p.late.Go(func() {
+		defer close(dropped)
+		p.dropAll(context.Background(), inodes)
+	})
+	select {
+	case <-dropped:
+	case <-time.After(endPatience):
+	}
+}
+
+// endPatience bounds the time in which the kernel drops all pages at the end of a mount.
+const endPatience = time.Second
 
 // use returns the entry of an inode. Each use ends with leave.
 func (p *pages) use(inode moraine.InodeID) *pagedInode {
@@ -127,7 +152,7 @@ func (p *pages) written(inode moraine.InodeID) {
 // covers the file, or the file is written here.
 func (p *pages) watch(n *pagedInode, generation moraine.Generation) bool {
 	epoch, before := n.now()
-	if p.isWritten(n.inode) {
+	if p.ended.Load() || p.isWritten(n.inode) {
 		return false
 	}
 	if k, ok := p.client.Keep(n.inode); !ok || k.Generation != generation {
@@ -142,7 +167,7 @@ func (p *pages) watch(n *pagedInode, generation moraine.Generation) bool {
 	switch {
 	case now != epoch:
 		return watched != 0 // another call began to watch, or the lease is gone
-	case p.isWritten(n.inode):
+	case p.ended.Load() || p.isWritten(n.inode):
 		return false
 	case p.isOnlyUser(n) && n.watchUnused(generation):
 	default:
@@ -209,28 +234,42 @@ func (p *pages) drop(n *pagedInode, next moraine.Generation) {
 	}
 }
 
-// stuckAfter is how long the kernel may take to drop pages before it is taken to wait for a read.
-const stuckAfter = 20 * time.Millisecond
+// stuckAfter is how long the kernel may take to drop pages before it is taken to wait for a read,
+// and longestLook the longest time between two looks at the reads.
+const (
+	stuckAfter  = 20 * time.Millisecond
+	longestLook = time.Second
+)
 
 // dropSpans has the kernel drop the pages of ranges. The kernel may wait there for a read that it
 // sent meanwhile, and that read for the servers. Then dropSpans begins again without the pages of
-// such reads.
+// such reads. Each begin occupies a thread until the kernel has done it, so there is one only if
+// the pages differ.
 func (p *pages) dropSpans(n *pagedInode, todo []span) {
-	for {
-		done, now := make(chan struct{}), todo
-		p.late.Go(func() {
-			defer close(done)
-			for _, s := range now {
-				p.invalidate(n, s)
-			}
-		})
+	done := p.invalidateAll(n, todo)
+	for wait := stuckAfter; ; wait = min(2*wait, longestLook) {
 		select {
 		case <-done:
 			return
-		case <-time.After(stuckAfter):
-			todo = n.stillUnlocked(todo)
+		case <-time.After(wait):
+		}
+		if left := n.stillUnlocked(todo); !slices.Equal(left, todo) {
+			todo = left
+			done = p.invalidateAll(n, todo)
 		}
 	}
+}
+
+// invalidateAll begins to drop ranges. The channel is closed when the kernel has done it.
+func (p *pages) invalidateAll(n *pagedInode, todo []span) <-chan struct{} {
+	done := make(chan struct{})
+	p.late.Go(func() {
+		defer close(done)
+		for _, s := range todo {
+			p.invalidate(n, s)
+		}
+	})
+	return done
 }
 
 // invalidate has the kernel drop the pages of a range. An error means that the kernel does not know

@@ -91,3 +91,22 @@ func TestARepeatedReadIsNotDroppedInBetween(t *testing.T) {
 	require.False(t, over)
 	require.Equal(t, []span{{0, 4096}}, todo)
 }
+
+// The end of a mount waits for late work, while reads that still run begin more of it.
+func TestLateWorkAtTheEnd(t *testing.T) {
+	var l late
+	var ran sync.WaitGroup
+	release := make(chan struct{})
+	l.Go(func() { <-release })
+	for range 4 {
+		ran.Go(func() {
+			for range 1000 {
+				ran.Add(1)
+				l.Go(ran.Done)
+			}
+		})
+	}
+	close(release)
+	l.end()
+	ran.Wait()
+}
