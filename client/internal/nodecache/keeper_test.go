@@ -1,6 +1,7 @@
 package nodecache
 
 import (
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -14,7 +15,7 @@ func TestTheKeeperKeepsTheBound(t *testing.T) {
 		fs := vfs.NewMem(1)
 		processes := []*Cache{openAt(t, fs, MinBytes), openAt(t, fs, MinBytes)}
 		most := int64(0)
-		for i := range 400 {
+		for i := range 200 {
 			addAll(processes[i%2], testContent(uint64(i), 1, 1<<20))
 			time.Sleep(time.Second)
 			u, err := fs.Usage(testDir)
@@ -26,7 +27,7 @@ func TestTheKeeperKeepsTheBound(t *testing.T) {
 		if limit := int64(MinBytes + 2*MinBytes/16 + 1<<20); most > limit || most < MinBytes/2 {
 			t.Fatalf("the cache took %d bytes, want %d to %d", most, int64(MinBytes)/2, limit)
 		}
-		mustRead(t, processes[0], testContent(399, 1, 1<<20), 0, 1<<20)
+		mustRead(t, processes[0], testContent(199, 1, 1<<20), 0, 1<<20)
 	})
 }
 
@@ -37,7 +38,7 @@ func TestFilesReadAgainSurviveAScan(t *testing.T) {
 			addAll(c, testContent(uint64(i), 1, 1<<20))
 			mustRead(t, c, testContent(uint64(i), 1, 1<<20), 0, 4096)
 		}
-		for i := range 500 { // files read once
+		for i := range 250 { // files read once
 			addAll(c, testContent(uint64(1000+i), 1, 1<<20))
 			time.Sleep(time.Second)
 		}
@@ -97,22 +98,22 @@ func TestAFullOrFailingDiskCostsOnlyTheCache(t *testing.T) {
 		for _, kind := range []vfs.OpKind{vfs.OpOpen, vfs.OpRead, vfs.OpWrite, vfs.OpList, vfs.OpStat, vfs.OpRemove, vfs.OpUsage, vfs.OpTruncate, vfs.OpLock} {
 			t.Run(kind.String()+" "+fault.Error(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					failing := false
+					var failing atomic.Bool
 					fs := vfs.NewFault(vfs.NewMem(1), func(op vfs.Op) error {
-						if failing && op.Kind == kind {
+						if failing.Load() && op.Kind == kind {
 							return fault
 						}
 						return nil
 					})
 					c := openAt(t, fs, MinBytes)
 					synctest.Wait()
-					failing = true
-					for i := range 40 {
+					failing.Store(true)
+					for i := range 20 {
 						addAll(c, testContent(uint64(i), 1, 1<<20))
 						checkRead(t, c, testContent(uint64(i), 1, 1<<20), 0, 1<<20)
 						time.Sleep(time.Second)
 					}
-					failing = false
+					failing.Store(false)
 					time.Sleep(10 * time.Minute)
 					addAll(c, testContent(1000, 1, 1<<20))
 					mustRead(t, c, testContent(1000, 1, 1<<20), 0, 1<<20)

@@ -14,7 +14,7 @@ import (
 // Random reads, additions, restarts, power cuts, flipped bits and evictions of two processes:
 // what the cache answers is right.
 func TestRandomWorkNeverGetsWrongBytes(t *testing.T) {
-	for _, seed := range testseed.Seeds(t, 6, 200) {
+	for _, seed := range testseed.Seeds(t, 3, 200) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			fs := vfs.NewMem(seed)
