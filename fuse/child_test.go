@@ -101,7 +101,14 @@ func mapDigests([]string) error {
 // and returns a function that returns a file's digest.
 func startMapper(t *testing.T) (digest func(file string) string) {
 	t.Helper()
-	cmd := childCommand("map-digests")
+	answer := startAnswering(t, "map-digests")
+	return func(file string) string { return answer(file) }
+}
+
+// startAnswering starts a child that answers each line with a line, until the test ends.
+func startAnswering(t *testing.T, name string, args ...string) (answer func(line any) string) {
+	t.Helper()
+	cmd := childCommand(name, args...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -113,8 +120,8 @@ func startMapper(t *testing.T) (digest func(file string) string) {
 		require.NoError(t, cmd.Wait())
 	})
 	answers := bufio.NewScanner(out)
-	return func(file string) string {
-		_, err := fmt.Fprintln(in, file)
+	return func(line any) string {
+		_, err := fmt.Fprintln(in, line)
 		require.NoError(t, err)
 		require.True(t, answers.Scan(), "the child has ended")
 		return answers.Text()

@@ -145,22 +145,6 @@ func mapPeek(args []string) error {
 // that returns its bytes at an offset.
 func startPeeker(t *testing.T, path string) func(off int) string {
 	t.Helper()
-	cmd := childCommand("map-peek", path)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		require.NoError(t, in.Close())
-		require.NoError(t, cmd.Wait())
-	})
-	answers := bufio.NewScanner(out)
-	return func(off int) string {
-		_, err := fmt.Fprintln(in, off)
-		require.NoError(t, err)
-		require.True(t, answers.Scan(), "the child has ended")
-		return answers.Text()
-	}
+	answer := startAnswering(t, "map-peek", path)
+	return func(off int) string { return answer(off) }
 }
