@@ -39,3 +39,7 @@ const (
 // incomplete uploads. They are no files yet: a job for a directory above it neither flushes nor
 // stages them.
 const UploadsDir = ".moraine.uploads"
+
+// SnapshotsDir is the directory with the snapshots of the directory above it. Listings of a mount
+// and of the S3 endpoint omit it, and no clone, flush or stage of a tree goes into it.
+const SnapshotsDir = ".snapshots"

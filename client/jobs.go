@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"path"
 	"slices"
@@ -104,11 +105,24 @@ func wireInodes(ids []moraine.InodeID) []uint64 {
 // all below it; no byte moves. dst appears when it is whole. Until then Cancel stops the job
 // and removes what it built. The job continues even if this client stops.
 func (j Jobs) CloneTree(ctx context.Context, src, dst string) (Job, error) {
-	job, err := j.cloneTree(ctx, src, dst)
+	job, err := j.cloneTree(ctx, src, dst, false)
 	return job, retry.Wrap("client.CloneTree", dst, err)
 }
 
-func (j Jobs) cloneTree(ctx context.Context, src, dst string) (Job, error) {
+// Snapshot starts a job that makes a snapshot of a directory and all below it, named
+// dir/.snapshots/name; no byte moves. Nothing in it can change: RemoveAll removes it as a whole. It
+// appears when it is whole. Each file in it is as it was at some moment of the job.
+func (j Jobs) Snapshot(ctx context.Context, dir, name string) (Job, error) {
+	all := path.Join(dir, moraine.SnapshotsDir)
+	_, err := j.c.Mkdir(ctx, all, 0o755)
+	if err != nil && !errors.Is(err, moraine.Exists) {
+		return Job{}, err
+	}
+	job, err := j.cloneTree(ctx, dir, path.Join(all, name), true)
+	return job, retry.Wrap("client.Snapshot", dir, err)
+}
+
+func (j Jobs) cloneTree(ctx context.Context, src, dst string, snapshot bool) (Job, error) {
 	from, err := j.c.paths.find(ctx, src, true)
 	if err != nil {
 		return Job{}, retry.Wrap("client.Stat", src, err)
@@ -119,7 +133,7 @@ func (j Jobs) cloneTree(ctx context.Context, src, dst string) (Job, error) {
 		return Job{}, retry.Wrap("client.Stat", path.Dir(dst), err)
 	}
 	resp, err := j.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
-		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst)}}})
+		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst), Snapshot: snapshot}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
 		err = retry.BadReply("clone tree")
 	}

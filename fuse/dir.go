@@ -158,6 +158,9 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		for i := range page.Len() {
 			e := page.Entry(i)
 			after = e.Name
+			if e.Name == moraine.SnapshotsDir {
+				continue // programs that copy a tree do not copy its snapshots
+			}
 			if skip > 0 {
 				skip--
 				first = e.Name

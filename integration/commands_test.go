@@ -229,6 +229,7 @@ func TestWhatScriptsSee(t *testing.T) {
 	}
 	t.Run("permissions of copies", func(t *testing.T) { permissionsAreCopied(t, env) })
 	t.Run("quotas", func(t *testing.T) { quotasHold(t, env) })
+	t.Run("snapshots", func(t *testing.T) { snapshotsHold(t, env) })
 	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]
 	require.Equal(t, "green", status["health"])
 

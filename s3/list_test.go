@@ -209,3 +209,23 @@ func TestListingOfOtherDoors(t *testing.T) {
 	got, _ := get(t, c, b, "latest/model", minio.GetObjectOptions{})
 	require.Equal(t, "weights", string(got))
 }
+
+// Listings omit the snapshots of directories, unless they ask for what is below them.
+func TestListingOmitsSnapshots(t *testing.T) {
+	ctx := t.Context()
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "kept")
+	put(t, c, b, "dir/a", []byte("a"), minio.PutObjectOptions{})
+	for _, dir := range []string{"/kept", "/kept/dir"} {
+		job, err := shared.client.Jobs().Snapshot(ctx, dir, "one")
+		require.NoError(t, err)
+		job, err = shared.client.Jobs().Wait(ctx, job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, client.JobDone, job.State, job.Error)
+	}
+	require.Equal(t, []string{"dir/a"}, listAll(t, c, b, "", ""))
+	require.Equal(t, []string{"dir/"}, listAll(t, c, b, "", "/"))
+	require.Equal(t, []string{".snapshots/one/dir/a"}, listAll(t, c, b, ".snapshots/one/", ""))
+	got, _ := get(t, c, b, "dir/.snapshots/one/a", minio.GetObjectOptions{})
+	require.Equal(t, "a", string(got))
+}

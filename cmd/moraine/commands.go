@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/s3cmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/servercmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/simcmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/snapcmd"
 	"github.com/spf13/cobra"
 )
 
@@ -28,7 +29,7 @@ func commands(env *cli.Env) []*cobra.Command {
 		devcmd.NewDemoCommand(env), devcmd.NewDevClusterCommand(env), fsckcmd.NewFsckCommand(env), inspectcmd.NewInspectCommand(env),
 		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), mountcmd.NewStatsCommand(env), mountcmd.NewProfileCommand(env),
 		policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
-		s3cmd.NewS3Command(env), simcmd.NewSimCommand(env), newVersionCommand(env),
+		s3cmd.NewS3Command(env), simcmd.NewSimCommand(env), snapcmd.NewSnapshotCommand(env), newVersionCommand(env),
 	}
 	for _, area := range [][]*cobra.Command{filecmd.Commands(env), hostcmd.Commands(env), jobcmd.Commands(env), servercmd.Commands(env)} {
 		all = append(all, area...)

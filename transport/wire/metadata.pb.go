@@ -13397,6 +13397,7 @@ type CloneTree struct {
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // the directory
 	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Snapshot      bool                   `protobuf:"varint,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // nothing in the clone can change: it can only be removed, as a whole
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13450,6 +13451,13 @@ func (x *CloneTree) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *CloneTree) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
 }
 
 // Concat gives an empty file without a name, of the session, ranges of other files as
@@ -15761,11 +15769,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\fRemoveMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"%\n" +
 	"\rFinishUpgrade\x12\x14\n" +
-	"\x05level\x18\x01 \x01(\x04R\x05level\"M\n" +
+	"\x05level\x18\x01 \x01(\x04R\x05level\"i\n" +
 	"\tCloneTree\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xae\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsnapshot\x18\x04 \x01(\bR\bsnapshot\"\xae\x01\n" +
 	"\x06Concat\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x120\n" +
 	"\x06ranges\x18\x02 \x03(\v2\x18.moraine.wire.CloneRangeR\x06ranges\x12,\n" +

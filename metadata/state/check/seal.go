@@ -7,7 +7,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// seals checks that checkpoints, their directories and their files are sealed, and nothing else.
+// seals checks that checkpoints and snapshots, their directories and their files are sealed, and
+// nothing else.
 func (c *stepChecks) seals() error {
 	saving := make(map[moraine.InodeID]bool)
 	err := c.each(record.TabStep, func(key, value []byte) error {
@@ -51,7 +52,7 @@ func (c *stepChecks) seals() error {
 
 func (c *stepChecks) sealedDir(i *record.Inode, saving bool) error {
 	if !i.CommittedStep() {
-		if !saving {
+		if !saving && !i.Snapshot() {
 			c.problem("directory %s is sealed, but belongs to no unfinished step", i.Id)
 		}
 		return nil

@@ -56,7 +56,10 @@ func RemoveTree(t *kvtx.Tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
 	if child.Typ != record.TypeDirectory {
 		return nil, kvtx.Fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
-	if child.Sealed {
+	switch {
+	case child.Snapshot() && !dir.Sealed:
+		names.Unseal(t, child) // the whole snapshot goes
+	case child.Sealed:
 		return removeStepTree(t, child, op.GetForce())
 	}
 	if err := mayRemoveSteps(t, dir, child, op.GetForce()); err != nil {

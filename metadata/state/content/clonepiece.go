@@ -19,6 +19,7 @@ func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	if err := c.Decode(j.Cursor); err != nil {
 		return false, err
 	}
+	t.OpenAll = c.Snapshot // the job builds what it seals
 	stop := len(t.Order) + limit
 	for len(t.Order) < stop {
 		keys, err := t.KeysUnder(t.K.CloneDirs(j.Id), 1)
@@ -108,7 +109,7 @@ func cloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 			return nil
 		}
 		row.Last = name
-		if name == moraine.UploadsDir {
+		if name == moraine.UploadsDir || name == moraine.SnapshotsDir {
 			continue
 		}
 		if err := cloneEntry(t, j, c, into, name, entries[n], stop); err != nil {
@@ -131,7 +132,7 @@ func cloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Ino
 		return kvtx.Damaged(err)
 	}
 	if src.Typ == record.TypeDirectory {
-		dir, err := likeDir(t, src, into.Tenant)
+		dir, err := likeDir(t, src, into.Tenant, c.Snapshot)
 		if err != nil {
 			return err
 		}
@@ -143,6 +144,7 @@ func cloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Ino
 	if err != nil {
 		return err
 	}
+	i.Sealed = c.Snapshot
 	linkLike(t, into, name, i)
 	if src.Typ != record.TypeFile {
 		return nil

@@ -55,11 +55,12 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	top, err := likeDir(t, src, dir.Tenant)
+	c := &record.TreeClone{Parent: dir.Id, Name: op.GetName(), Snapshot: op.GetSnapshot()}
+	top, err := likeDir(t, src, dir.Tenant, c.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	c := &record.TreeClone{Top: top.Id, Parent: dir.Id, Name: op.GetName()}
+	c.Top = top.Id
 	id, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_CLONE_TREE, Subject: record.Clip(op.GetName(), moraine.MaxNameLen), Target: uint64(src.Id), Cursor: c.Encode(), Owner: owner})
 	if err != nil {
 		return nil, err
@@ -91,13 +92,13 @@ func like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, 
 	return i, err
 }
 
-// likeDir is Like for a directory; it writes the inode.
-func likeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
+// likeDir is like for a directory, which is sealed in a snapshot; it writes the inode.
+func likeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant, sealed bool) (*record.Inode, error) {
 	i, err := like(t, src, tenant)
 	if err != nil {
 		return nil, err
 	}
-	i.Nlink = 2
+	i.Nlink, i.Sealed = 2, sealed
 	tree.PutInode(t, i)
 	// Set its height now, so that entries made in it later do not raise the heights above one by
 	// one.

@@ -16,6 +16,8 @@ type TreeClone struct {
 	Top    moraine.InodeID // of the new tree
 	Parent moraine.InodeID // where the tree will appear
 	Name   string
+	// Snapshot seals each inode of the new tree.
+	Snapshot bool
 	FileClone
 }
 
@@ -47,6 +49,7 @@ func (t *TreeClone) fields(c *codec) *codec {
 	fixed64(c, &t.Top)
 	fixed64(c, &t.Parent)
 	c.string(&t.Name)
+	c.bool(&t.Snapshot)
 	t.FileClone.fields(c)
 	return c
 }

@@ -43,8 +43,8 @@ type Inode struct {
 	// Xattrs is set while the inode has extended attributes.
 	Xattrs bool
 
-	// Sealed is set for a checkpoint's directory and files, and for the links to it in its run.
-	// Only handlers of checkpoints change such inodes (seal.go).
+	// Sealed is set for a checkpoint's directory and files, for the links to it in its run, and for
+	// everything in a snapshot. Only handlers of these change such inodes (seal.go).
 	Sealed bool
 
 	// Of a directory: the number of entries, and of directories among them.
@@ -247,6 +247,11 @@ func (i *Inode) Count(h TableHead) {
 func (i *Inode) Uncount(h TableHead) {
 	i.Stored -= h.Bytes
 	i.Evicted -= h.Evicted
+}
+
+// Snapshot reports whether the inode is a directory of a snapshot.
+func (i *Inode) Snapshot() bool {
+	return i.Sealed && i.Typ == TypeDirectory && i.Step == (StepID{})
 }
 
 // CommittedStep reports whether the inode is the directory of a committed checkpoint.

@@ -88,10 +88,10 @@ func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	return dir, nil
 }
 
-// Immutable is the error for a change of a sealed inode. It names the checkpoint.
+// Immutable is the error for a change of a sealed inode. It names the checkpoint or the snapshot.
 func Immutable(t *kvtx.Tx, i *record.Inode) error {
 	what, dir := "", i
-	if i.Typ == record.TypeFile && i.Parent != 0 {
+	if i.Typ != record.TypeDirectory && i.Parent != 0 {
 		was, err := t.B.Load(t.K.Inode(i.Parent))
 		if err != nil {
 			return err
@@ -104,6 +104,8 @@ func Immutable(t *kvtx.Tx, i *record.Inode) error {
 		}
 	}
 	switch {
+	case dir.Snapshot():
+		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the inode belongs to a snapshot, which cannot be changed: remove the whole snapshot (moraine snapshot rm), or change a copy (moraine cp -r)")
 	case i.Typ == record.TypeSymlink:
 		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the link belongs to its training run, which moves it to the newest step")
 	case dir.CommittedStep():

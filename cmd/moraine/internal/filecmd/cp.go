@@ -268,8 +268,11 @@ func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.Attr.IsSpecial() {
+		switch {
+		case e.Attr.IsSpecial():
 			c.skip(l.Join(e.Name))
+			continue
+		case e.Name == moraine.SnapshotsDir:
 			continue
 		}
 		names = append(names, e.Name)
