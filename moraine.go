@@ -40,6 +40,16 @@ const (
 // stages them.
 const UploadsDir = ".moraine.uploads"
 
-// SnapshotsDir is the directory with the snapshots of the directory above it. Listings of a mount
-// and of the S3 endpoint omit it, and no clone, flush or stage of a tree goes into it.
-const SnapshotsDir = ".snapshots"
+// Directories that listings of a mount and of the S3 endpoint omit, and into which no clone, flush
+// or stage of a tree goes.
+const (
+	// SnapshotsDir has the snapshots of the directory above it.
+	SnapshotsDir = ".snapshots"
+	// TrashDir has what was removed below the directory above it, if a policy there keeps that.
+	TrashDir = ".trash"
+)
+
+// IsHidden reports whether a name is that of a directory which listings omit.
+func IsHidden(name string) bool {
+	return name == SnapshotsDir || name == TrashDir || name == UploadsDir
+}

@@ -53,6 +53,7 @@ const (
 	JobCloneTree    JobKind = "clone-tree"
 	JobConcat       JobKind = "concat"
 	JobAdopt        JobKind = "adopt"        // make a directory a step of a run
+	JobEmptyTrash   JobKind = "empty-trash"  // remove what has been in the trash long enough
 	JobReadTracker  JobKind = "read-tracker" // find the directory that Megatron's tracker file names
 )
 
@@ -79,6 +80,7 @@ var jobKinds = map[wire.JobKind]JobKind{
 	wire.JobKind_JOB_KIND_REMOVE_TREE: JobRemoveTree, wire.JobKind_JOB_KIND_DROP_TABLES: JobDropTables,
 	wire.JobKind_JOB_KIND_RECOUNT: JobRecount, wire.JobKind_JOB_KIND_CLONE_TREE: JobCloneTree, wire.JobKind_JOB_KIND_CONCAT: JobConcat,
 	wire.JobKind_JOB_KIND_ADOPT: JobAdopt, wire.JobKind_JOB_KIND_READ_TRACKER: JobReadTracker,
+	wire.JobKind_JOB_KIND_EMPTY_TRASH: JobEmptyTrash,
 }
 
 var jobStates = map[wire.JobState]JobState{

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -22,10 +23,16 @@ type Policy struct {
 	// Scheme is that of new stripes.
 	Scheme  moraine.Scheme
 	Foreign ForeignPolicy
+	// Trash is how long removed files stay in the trash, a minute at least. TrashOff: they do not
+	// go there.
+	Trash time.Duration
 	// checkpoint is the part for checkpoints, which package ckpt shows and sets. Get returns it and Set
 	// passes it on.
 	checkpoint *wire.CheckpointPolicy
 }
+
+// TrashOff is the Policy.Trash of a directory whose files are removed at once.
+const TrashOff = time.Millisecond
 
 // FlushPolicy says when the cluster by itself copies a file to the bucket.
 type FlushPolicy uint8
@@ -50,7 +57,7 @@ const (
 
 // wire returns the policy's wire form. The numbers are the same.
 func (p Policy) wire() *wire.Policy {
-	w := &wire.Policy{Flush: wire.FlushPolicy(p.Flush), Foreign: wire.ForeignPolicy(p.Foreign), Checkpoint: p.checkpoint}
+	w := &wire.Policy{Flush: wire.FlushPolicy(p.Flush), Foreign: wire.ForeignPolicy(p.Foreign), TrashMillis: uint64(p.Trash.Milliseconds()), Checkpoint: p.checkpoint}
 	if p.Scheme != (moraine.Scheme{}) {
 		w.Scheme = wire.SchemeToWire(p.Scheme)
 	}
@@ -59,6 +66,7 @@ func (p Policy) wire() *wire.Policy {
 
 func policyOf(w *wire.Policy) Policy {
 	return Policy{Flush: FlushPolicy(w.GetFlush()), Scheme: wire.SchemeFromWire(w.GetScheme()), Foreign: ForeignPolicy(w.GetForeign()),
+		Trash:      time.Duration(w.GetTrashMillis()) * time.Millisecond,
 		checkpoint: w.GetCheckpoint()}
 }
 

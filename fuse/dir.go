@@ -158,8 +158,8 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		for i := range page.Len() {
 			e := page.Entry(i)
 			after = e.Name
-			if e.Name == moraine.SnapshotsDir {
-				continue // programs that copy a tree do not copy its snapshots
+			if moraine.IsHidden(e.Name) && e.Name != moraine.UploadsDir {
+				continue // programs that copy a tree do not copy its snapshots and its trash
 			}
 			if skip > 0 {
 				skip--

@@ -87,7 +87,7 @@ var listings = []listing{
 	{args: "info moraine:///f", keys: "path inode size generation level stripe_bytes object_bytes hole_bytes bytes_by_level devices extents", inner: map[string]string{
 		"bytes_by_level": "|memory nvme", "devices": "device host alive chunks", "extents": "offset length from | stripe scheme chunks bucket object", "extents.chunks": "device host level"}},
 	{args: "du moraine:///", keys: "path bytes files directories"},
-	{args: "policy get moraine:///", keys: "path flush scheme foreign own"},
+	{args: "policy get moraine:///", keys: "path flush scheme foreign trash own"},
 	{args: "quota get moraine:///", keys: "path bytes inodes limited", optional: "room_bytes room_inodes quota_path quota_bytes quota_inodes"},
 	{args: "quota check moraine:///", keys: "path bytes inodes correct", optional: "found"},
 	{args: "quota ls", keys: "path bytes inodes quota_bytes quota_inodes", empty: true},

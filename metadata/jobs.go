@@ -35,7 +35,7 @@ var (
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
 	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES,
 		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE, wire.JobKind_JOB_KIND_CONCAT,
-		wire.JobKind_JOB_KIND_ADOPT}
+		wire.JobKind_JOB_KIND_ADOPT, wire.JobKind_JOB_KIND_EMPTY_TRASH}
 )
 
 // lostJobPause is how long the leader delays the answer to a mover that came too late for a job.

@@ -187,7 +187,7 @@ func (d *dirWalk) lookup(name string) error {
 // entry takes the next entry in order of name: a file is an item, and a directory
 // waits.
 func (d *dirWalk) entry(name string, attr client.Attr) error {
-	if d.at == "" && name == uploadsDir || name == moraine.SnapshotsDir || !strings.HasPrefix(name, d.partial) {
+	if moraine.IsHidden(name) && (name != uploadsDir || d.at == "") || !strings.HasPrefix(name, d.partial) {
 		return nil
 	}
 	if err := d.enter(name); err != nil {

@@ -264,6 +264,7 @@ const (
 	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of whole stripes to emptier devices (movers)
 	JobKind_JOB_KIND_REWRITE       JobKind = 231 // rewrite the live bytes of mostly dead stripes into new ones (movers)
 	JobKind_JOB_KIND_ADOPT         JobKind = 240 // clone the files of a directory that a framework wrote into a step (the leader)
+	JobKind_JOB_KIND_EMPTY_TRASH   JobKind = 242 // remove what has been in the trash long enough (the leader)
 	JobKind_JOB_KIND_READ_TRACKER  JobKind = 241 // read which step Megatron's tracker file names (movers)
 )
 
@@ -287,6 +288,7 @@ var (
 		230: "JOB_KIND_REBALANCE",
 		231: "JOB_KIND_REWRITE",
 		240: "JOB_KIND_ADOPT",
+		242: "JOB_KIND_EMPTY_TRASH",
 		241: "JOB_KIND_READ_TRACKER",
 	}
 	JobKind_value = map[string]int32{
@@ -307,6 +309,7 @@ var (
 		"JOB_KIND_REBALANCE":     230,
 		"JOB_KIND_REWRITE":       231,
 		"JOB_KIND_ADOPT":         240,
+		"JOB_KIND_EMPTY_TRASH":   242,
 		"JOB_KIND_READ_TRACKER":  241,
 	}
 )
@@ -15883,7 +15886,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x17CHUNK_FAULT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CHUNK_FAULT_MISSING\x10\x01\x12\x17\n" +
 	"\x13CHUNK_FAULT_DAMAGED\x10\x02\x12\x1b\n" +
-	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\xb8\x03\n" +
+	"\x17CHUNK_FAULT_UNEXPLAINED\x10\x03*\xd3\x03\n" +
 	"\aJobKind\x12\x18\n" +
 	"\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fJOB_KIND_REPAIR\x10\x01\x12\x18\n" +
@@ -15902,7 +15905,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0fJOB_KIND_CONCAT\x10\xde\x01\x12\x17\n" +
 	"\x12JOB_KIND_REBALANCE\x10\xe6\x01\x12\x15\n" +
 	"\x10JOB_KIND_REWRITE\x10\xe7\x01\x12\x13\n" +
-	"\x0eJOB_KIND_ADOPT\x10\xf0\x01\x12\x1a\n" +
+	"\x0eJOB_KIND_ADOPT\x10\xf0\x01\x12\x19\n" +
+	"\x14JOB_KIND_EMPTY_TRASH\x10\xf2\x01\x12\x1a\n" +
 	"\x15JOB_KIND_READ_TRACKER\x10\xf1\x01*\x95\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +

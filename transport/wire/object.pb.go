@@ -2417,6 +2417,7 @@ type Policy struct {
 	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"` // of new stripes
 	Foreign       ForeignPolicy          `protobuf:"varint,668,opt,name=foreign,proto3,enum=moraine.wire.ForeignPolicy" json:"foreign,omitempty"`
 	Checkpoint    *CheckpointPolicy      `protobuf:"bytes,720,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	TrashMillis   uint64                 `protobuf:"varint,790,opt,name=trash_millis,json=trashMillis,proto3" json:"trash_millis,omitempty"` // how long removed files stay in the trash; 1: they do not go there; 0: inherited
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2477,6 +2478,13 @@ func (x *Policy) GetCheckpoint() *CheckpointPolicy {
 		return x.Checkpoint
 	}
 	return nil
+}
+
+func (x *Policy) GetTrashMillis() uint64 {
+	if x != nil {
+		return x.TrashMillis
+	}
+	return 0
 }
 
 // CheckpointPolicy governs the checkpoints of the runs below a directory.
@@ -2980,14 +2988,15 @@ const file_object_proto_rawDesc = "" +
 	"\rObjectToCheck\x12,\n" +
 	"\x06object\x18\x01 \x01(\v2\x14.moraine.wire.ObjectR\x06object\x12\x12\n" +
 	"\x04read\x18\x02 \x01(\bR\x04read\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x04R\x06offset\"\xe0\x01\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\"\x84\x02\n" +
 	"\x06Policy\x12/\n" +
 	"\x05flush\x18\x01 \x01(\x0e2\x19.moraine.wire.FlushPolicyR\x05flush\x12,\n" +
 	"\x06scheme\x18\x02 \x01(\v2\x14.moraine.wire.SchemeR\x06scheme\x126\n" +
 	"\aforeign\x18\x9c\x05 \x01(\x0e2\x1b.moraine.wire.ForeignPolicyR\aforeign\x12?\n" +
 	"\n" +
 	"checkpoint\x18\xd0\x05 \x01(\v2\x1e.moraine.wire.CheckpointPolicyR\n" +
-	"checkpoint\"\xa0\x01\n" +
+	"checkpoint\x12\"\n" +
+	"\ftrash_millis\x18\x96\x06 \x01(\x04R\vtrashMillis\"\xa0\x01\n" +
 	"\x10CheckpointPolicy\x126\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\x121\n" +
 	"\x06levels\x18\x02 \x03(\v2\x19.moraine.wire.LevelPolicyR\x06levels\x12!\n" +

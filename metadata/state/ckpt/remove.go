@@ -31,15 +31,7 @@ func Remove(t *kvtx.Tx, op *wire.Remove) (*wire.MetaResponse, error) {
 	if err := names.Expected("remove", op.GetName(), op.GetExpect(), child); err != nil {
 		return nil, err
 	}
-	names.Unlink(t, dir, op.GetName(), child)
-	if op.GetKeep() && child.Typ != record.TypeDirectory && child.Nlink == 1 {
-		names.Hold(t, child)
-		return removeReply(child), nil
-	}
-	if err := names.DropName(t, child, op.GetName()); err != nil {
-		return nil, err
-	}
-	return removeReply(child), nil
+	return removeReply(child), names.Lose(t, dir, op.GetName(), child, op.GetKeep())
 }
 
 func removeReply(i *record.Inode) *wire.MetaResponse {
@@ -64,6 +56,9 @@ func RemoveTree(t *kvtx.Tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
 	}
 	if err := mayRemoveSteps(t, dir, child, op.GetForce()); err != nil {
 		return nil, err
+	}
+	if kept, err := names.ToTrash(t, dir, op.GetName(), child); kept || err != nil {
+		return removeReply(child), err
 	}
 	owner := moraine.SessionID(0)
 	if child.Entries > 0 {

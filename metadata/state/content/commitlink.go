@@ -63,10 +63,5 @@ func displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget
 	if err := names.Expected("link", l.GetName(), l.GetExpect(), old); err != nil {
 		return err
 	}
-	names.Unlink(t, dir, l.GetName(), old)
-	if l.GetKeep() && old.Nlink == 1 {
-		names.Hold(t, old)
-		return nil
-	}
-	return names.DropName(t, old, l.GetName())
+	return names.Lose(t, dir, l.GetName(), old, l.GetKeep())
 }

@@ -63,6 +63,8 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
 		over, err := tier.RunMoveTree(t, j, limit)
 		return ran(t, j, over, err)
+	case wire.JobKind_JOB_KIND_EMPTY_TRASH:
+		return ran(t, j, true, names.RunEmptyTrash(t, j))
 	case wire.JobKind_JOB_KIND_ADOPT:
 		over, err := ckpt.RunAdopt(t, j, limit)
 		return ran(t, j, over, err)

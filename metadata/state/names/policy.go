@@ -18,7 +18,10 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	w := op.GetPolicy()
-	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign()}
+	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign(), TrashMillis: w.GetTrashMillis()}
+	if m := p.TrashMillis; m > TrashOff && (m < MinTrashMillis || m > MaxTrashMillis) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "a trash keeps files for %d ms at least and %d ms at most, not %d", MinTrashMillis, uint64(MaxTrashMillis), m)
+	}
 	if p.Foreign < 0 || p.Foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "policy %d for foreign objects is unknown", p.Foreign)
 	}
@@ -77,6 +80,7 @@ func policyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaRespon
 	}
 	p.Flush = cmp.Or(p.Flush, wire.FlushPolicy_FLUSH_POLICY_NEVER)
 	p.Foreign = cmp.Or(p.Foreign, wire.ForeignPolicy_FOREIGN_POLICY_REFUSE)
+	p.TrashMillis = cmp.Or(p.TrashMillis, TrashOff)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
 }
 

@@ -115,10 +115,7 @@ func replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Ino
 	case target.Id == dir.Id:
 		return nil, kvtx.Fail(moraine.NotEmpty, "rename", op.GetNewName(), "")
 	}
-	Unlink(t, newDir, op.GetNewName(), target)
-	if op.GetKeep() && target.Typ != record.TypeDirectory && target.Nlink == 1 {
-		Hold(t, target)
-	} else if err := DropName(t, target, op.GetNewName()); err != nil {
+	if err := Lose(t, newDir, op.GetNewName(), target, op.GetKeep()); err != nil {
 		return nil, err
 	}
 	if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {

@@ -17,6 +17,8 @@ type Policy struct {
 	// QuietMillis is how long such a directory must stay as it is before; 0: as the format needs. It is
 	// inherited with Format.
 	QuietMillis uint64
+	// TrashMillis is how long removed files stay in the trash; 1: they do not go there.
+	TrashMillis uint64
 	// Levels says which steps of runs go to a level and stay there; in order of level.
 	Levels []LevelPolicy
 }
@@ -37,7 +39,7 @@ type LevelPolicy struct {
 const policyVersion = 1
 
 // Encode returns the stored value.
-func (p *Policy) Encode() []byte { return p.fields(encoder(10 + 16*len(p.Levels))).B }
+func (p *Policy) Encode() []byte { return p.fields(encoder(16 + 16*len(p.Levels))).B }
 
 // Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (p *Policy) Decode(b []byte) error { return p.fields(decoder(b)).End("policy") }
@@ -50,6 +52,7 @@ func (p *Policy) fields(c *codec) *codec {
 	oneByte(c, &p.Foreign)
 	oneByte(c, &p.Format)
 	uvarint(c, &p.QuietMillis)
+	uvarint(c, &p.TrashMillis)
 	levels := list(c, &p.Levels, 7)
 	for i := range levels {
 		levels[i].fields(c)
@@ -73,7 +76,7 @@ func (l *LevelPolicy) fields(c *codec) {
 
 // ToWire returns the wire form.
 func (p *Policy) ToWire() *wire.Policy {
-	w := &wire.Policy{Flush: p.Flush, Foreign: p.Foreign}
+	w := &wire.Policy{Flush: p.Flush, Foreign: p.Foreign, TrashMillis: p.TrashMillis}
 	if p.Scheme.K != 0 {
 		w.Scheme = wire.SchemeToWire(p.Scheme)
 	}
@@ -95,6 +98,7 @@ func (p *Policy) Inherit(from Policy) {
 		p.Scheme = from.Scheme
 	}
 	p.Foreign = cmp.Or(p.Foreign, from.Foreign)
+	p.TrashMillis = cmp.Or(p.TrashMillis, from.TrashMillis)
 	if p.Format == 0 {
 		p.Format, p.QuietMillis = from.Format, from.QuietMillis
 	}
@@ -105,10 +109,10 @@ func (p *Policy) Inherit(from Policy) {
 
 // Zero reports whether the policy sets nothing.
 func (p *Policy) Zero() bool {
-	return p.Flush == 0 && p.Scheme.K == 0 && p.Foreign == 0 && p.Format == 0 && len(p.Levels) == 0
+	return p.Flush == 0 && p.Scheme.K == 0 && p.Foreign == 0 && p.TrashMillis == 0 && p.Format == 0 && len(p.Levels) == 0
 }
 
 // Whole reports whether no field is left to inherit.
 func (p *Policy) Whole() bool {
-	return p.Flush != 0 && p.Scheme.K != 0 && p.Foreign != 0 && p.Format != 0 && len(p.Levels) > 0
+	return p.Flush != 0 && p.Scheme.K != 0 && p.Foreign != 0 && p.TrashMillis != 0 && p.Format != 0 && len(p.Levels) > 0
 }

@@ -23,8 +23,8 @@ func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
 }
 
 // Effective returns the policy in the directory at: each field comes from the nearest directory
-// upwards that sets it. Parts of uploads and snapshots are flushed only if a directory among them sets
-// that.
+// upwards that sets it. Parts of uploads, snapshots and the trash are flushed only if a directory among
+// them sets that.
 func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
 	var p record.Policy
 	for depth := 0; at != 0 && depth <= kvtx.MaxDepth && !p.Whole(); depth++ {
@@ -37,7 +37,7 @@ func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
 			return record.Policy{}, err
 		}
 		p.Inherit(own)
-		if dir.Name == moraine.UploadsDir || dir.Name == moraine.SnapshotsDir {
+		if moraine.IsHidden(dir.Name) {
 			p.Inherit(record.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 		}
 		at = dir.Parent

@@ -272,7 +272,7 @@ func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 		case e.Attr.IsSpecial():
 			c.skip(l.Join(e.Name))
 			continue
-		case e.Name == moraine.SnapshotsDir:
+		case moraine.IsHidden(e.Name) && e.Name != moraine.UploadsDir:
 			continue
 		}
 		names = append(names, e.Name)

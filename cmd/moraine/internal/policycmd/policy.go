@@ -20,7 +20,9 @@ type policyInfo struct {
 	// Foreign is what a flush does where the key has an object that this cluster did not
 	// write.
 	Foreign string `json:"foreign"`
-	Own     bool   `json:"own"`
+	// Trash is how long removed files stay in the trash; "off": they do not go there.
+	Trash string `json:"trash"`
+	Own   bool   `json:"own"`
 }
 
 // NewPolicyCommand returns `moraine policy`.
@@ -33,26 +35,22 @@ func NewPolicyCommand(env *cli.Env) *cobra.Command {
 }
 
 func newPolicySetCommand(env *cli.Env) *cobra.Command {
-	var flush, scheme, foreign string
+	var given changes
 	cmd := &cobra.Command{
 		Use:   "set PATH",
 		Short: "Set the policy of a directory: what the cluster does by itself with the files below it",
 		Long: `Set the given parts of a directory's own policy; the other parts stay. The policy applies to
 all that is below the directory, except below directories with their own policy. "inherit"
-removes a part.`,
+removes a part.
+
+With --trash, files and trees that are removed below the directory stay in PATH/` + moraine.TrashDir + `/HOUR for that time.
+They count as used space. Take one back with mv; rm removes it for good.`,
 		Example: `  moraine policy set --flush on-commit moraine:///runs
+  moraine policy set --trash 24h moraine:///home
   moraine policy set --flush inherit --scheme inherit moraine:///runs`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			change, err := policyChange(cmd.Flags().Changed("flush"), flush, cmd.Flags().Changed("scheme"), scheme)
-			if cmd.Flags().Changed("foreign") {
-				if !cmd.Flags().Changed("flush") && !cmd.Flags().Changed("scheme") {
-					change, err = func(*client.Policy) {}, nil
-				}
-				if _, known := foreignPolicies[foreign]; !known {
-					err = cli.UsageError("--foreign %q: write refuse, overwrite or inherit", foreign)
-				}
-			}
+			change, err := given.parse(cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
@@ -71,58 +69,17 @@ removes a part.`,
 				}
 				own := now.Own
 				change(&own)
-				if cmd.Flags().Changed("foreign") {
-					own.Foreign = foreignPolicies[foreign]
-				}
 				return cli.Named(c.Policies().Set(cmd.Context(), attr.Inode(), own), l, attr.Inode())
 			})
 		},
 	}
-	cmd.Flags().StringVar(&flush, "flush", "", "when the cluster flushes files to the object tier: "+
+	cmd.Flags().StringVar(&given.flush, "flush", "", "when the cluster flushes files to the object tier: "+
 		"never, on-commit, inherit")
-	cmd.Flags().StringVar(&scheme, "scheme", "", "scheme of new files: 4+2, 8+3, x3, inherit")
-	cmd.Flags().StringVar(&foreign, "foreign", "", "what a flush does where the key has an object that "+
+	cmd.Flags().StringVar(&given.scheme, "scheme", "", "scheme of new files: 4+2, 8+3, x3, inherit")
+	cmd.Flags().StringVar(&given.foreign, "foreign", "", "what a flush does where the key has an object that "+
 		"this cluster did not write: refuse, overwrite, inherit")
+	cmd.Flags().StringVar(&given.trash, "trash", "", "how long removed files stay in the trash: a time such as 24h, off, inherit")
 	return cmd
-}
-
-// policyChange returns what flags change of a policy.
-func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*client.Policy), error) {
-	if !flushGiven && !schemeGiven {
-		return nil, cli.UsageError("policy set: no change is given: give --flush, --scheme or --foreign " +
-			"(\"inherit\" removes one)")
-	}
-	var when client.FlushPolicy
-	var how moraine.Scheme
-	if flushGiven {
-		found := false
-		for value, name := range flushPolicies {
-			if name == flush {
-				when, found = value, true
-			}
-		}
-		if !found {
-			return nil, cli.UsageError("--flush %q: write never, on-commit or inherit", flush)
-		}
-	}
-	if schemeGiven && scheme != "inherit" {
-		cfg, err := cli.SchemeConfig(scheme)
-		if err == nil && !cfg.Scheme.Valid() {
-			err = cli.UsageError("--scheme %q: write 4+2, 8+3, x3 or inherit", scheme)
-		}
-		if err != nil {
-			return nil, err
-		}
-		how = cfg.Scheme
-	}
-	return func(p *client.Policy) {
-		if flushGiven {
-			p.Flush = when
-		}
-		if schemeGiven {
-			p.Scheme = how
-		}
-	}, nil
 }
 
 func newPolicyGetCommand(env *cli.Env) *cobra.Command {
@@ -147,8 +104,8 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return cli.List(env, infos, table.Row{"path", "flush", "scheme", "foreign objects", "own"}, func(i policyInfo) table.Row {
-				return table.Row{i.Path, i.Flush, i.Scheme, i.Foreign, i.Own}
+			return cli.List(env, infos, table.Row{"path", "flush", "scheme", "foreign objects", "trash", "own"}, func(i policyInfo) table.Row {
+				return table.Row{i.Path, i.Flush, i.Scheme, i.Foreign, i.Trash, i.Own}
 			})
 		},
 	}
@@ -156,10 +113,13 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 
 func describePolicy(path string, p client.InodePolicy) policyInfo {
 	e := p.Effective
-	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse",
+	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse", Trash: "off",
 		Own: p.Own != (client.Policy{})}
 	if e.Foreign == client.ForeignOverwrite {
 		info.Foreign = "overwrite"
+	}
+	if e.Trash > client.TrashOff {
+		info.Trash = e.Trash.String()
 	}
 	if e.Flush != client.FlushInherit {
 		info.Flush = flushPolicies[e.Flush]
@@ -168,16 +128,4 @@ func describePolicy(path string, p client.InodePolicy) policyInfo {
 		info.Scheme = e.Scheme.String()
 	}
 	return info
-}
-
-var foreignPolicies = map[string]client.ForeignPolicy{
-	"inherit":   client.ForeignInherit,
-	"refuse":    client.ForeignRefuse,
-	"overwrite": client.ForeignOverwrite,
-}
-
-var flushPolicies = map[client.FlushPolicy]string{
-	client.FlushInherit:  "inherit",
-	client.FlushNever:    "never",
-	client.FlushOnCommit: "on-commit",
 }

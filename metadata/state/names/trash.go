@@ -1,0 +1,206 @@
+package names
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Below a directory whose policy has a trash, a file that loses its last name, and a tree that is
+// removed, move to DIR/.trash/HOUR, at the path that they had below DIR. The hour is that of the
+// removal. Each directory of an hour is removed, by a job, when the time of the policy has passed
+// since the hour's end. What is removed from the trash is removed for good.
+
+const (
+	// TrashOff is the trash of a policy that removes files at once.
+	TrashOff = 1
+	// MinTrashMillis and MaxTrashMillis bound the time for which a trash keeps files.
+	MinTrashMillis = 60_000
+	MaxTrashMillis = 10 * 366 * 24 * hourMillis
+
+	hourMillis = 3_600_000
+)
+
+// Lose takes a name from child. A file without another one goes to the trash, stays with the session
+// if keep is set, or is removed. A directory must be empty.
+func Lose(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode, keep bool) error {
+	last := child.Typ != record.TypeDirectory && child.Nlink == 1
+	if last {
+		if kept, err := ToTrash(t, dir, name, child); kept || err != nil {
+			return err
+		}
+	}
+	Unlink(t, dir, name, child)
+	if last && keep {
+		Hold(t, child)
+		return nil
+	}
+	return DropName(t, child, name)
+}
+
+// ToTrash moves child, the only name of which is in dir, to the trash. It returns false if the
+// policy there has none, or child is a checkpoint or has some below it.
+func ToTrash(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) (kept bool, err error) {
+	if t.Count[record.CPolicies] == 0 || child.Sealed || moraine.IsHidden(name) {
+		return false, nil
+	}
+	b, err := binOf(t, dir)
+	if err != nil || b == nil {
+		return false, err
+	}
+	if child.Typ == record.TypeDirectory {
+		if n, err := StepsBelow(t, child); n > 0 || err != nil {
+			return false, err
+		}
+	}
+	into, err := b.place(t)
+	if err != nil {
+		return false, err
+	}
+	if child.Typ == record.TypeDirectory {
+		err := usage.FitsBelow(t, into.Id, child.Id)
+		if kvtx.IsAnswer(err) {
+			return false, nil // it would be too deep there
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	at, err := freeName(t, into, name, child)
+	if err != nil {
+		return false, err
+	}
+	Unlink(t, dir, name, child)
+	Link(t, into, at, child)
+	child.Ctime = t.Now
+	tree.PutInode(t, child)
+	return true, nil
+}
+
+// bin is the trash for what is in one directory.
+type bin struct {
+	top    *record.Inode   // its policy has the trash, or it is the highest directory of the tenant below that
+	millis uint64          // for how long the trash keeps files
+	below  []*record.Inode // the directories from top to that directory, without top, the lowest first
+}
+
+// binOf returns the trash for what is in dir; nil if there is none.
+func binOf(t *kvtx.Tx, dir *record.Inode) (*bin, error) {
+	b := &bin{}
+	for at := dir; ; {
+		if moraine.IsHidden(at.Name) || len(b.below) > kvtx.MaxDepth-2 {
+			return nil, nil
+		}
+		p, err := tree.Policy(&t.View, at)
+		if err != nil {
+			return nil, err
+		}
+		if at.Tenant == dir.Tenant {
+			b.below = append(b.below, at)
+		}
+		if p.TrashMillis != 0 || at.Parent == 0 {
+			b.millis = p.TrashMillis
+			break
+		}
+		if at, err = tree.ReadInode(&t.View, at.Parent); err != nil {
+			return nil, kvtx.Damaged(err)
+		}
+	}
+	if b.millis == 0 || b.millis == TrashOff {
+		return nil, nil
+	}
+	last := len(b.below) - 1
+	var err error
+	b.top, err = tree.Inode(t, b.below[last].Id)
+	b.below = b.below[:last]
+	return b, err
+}
+
+// place returns the directory of the trash in which the bin's files go, and makes it.
+func (b *bin) place(t *kvtx.Tx) (*record.Inode, error) {
+	at, _, err := subdirectory(t, b.top, moraine.TrashDir, b.top)
+	if err != nil {
+		return nil, err
+	}
+	hour := record.HourName(t.Now)
+	at, made, err := subdirectory(t, at, hour, b.top)
+	if err != nil {
+		return nil, err
+	}
+	if made {
+		if _, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_EMPTY_TRASH, Subject: record.Clip(b.top.Name+"/"+moraine.TrashDir+"/"+hour, moraine.MaxNameLen),
+			Target: uint64(at.Id), After: t.ClusterTime() + b.millis + hourMillis}); err != nil {
+			return nil, err
+		}
+	}
+	for i := len(b.below) - 1; i >= 0; i-- {
+		if at, _, err = subdirectory(t, at, b.below[i].Name, b.below[i]); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
+}
+
+// subdirectory returns the directory of a name in dir. If there is none it makes one with the mode
+// and owner of like.
+func subdirectory(t *kvtx.Tx, dir *record.Inode, name string, like *record.Inode) (sub *record.Inode, made bool, err error) {
+	e, ok, err := tree.Lookup(&t.View, dir.Id, name)
+	if err != nil {
+		return nil, false, err
+	}
+	if ok && e.Typ == record.TypeDirectory {
+		sub, err = tree.Inode(t, e.Inode)
+		return sub, false, err
+	}
+	if ok {
+		if name, err = freeName(t, dir, name, like); err != nil {
+			return nil, false, err
+		}
+	}
+	n := record.Inode{Typ: record.TypeDirectory, Mode: like.Mode, Uid: like.Uid, Gid: like.Gid, Nlink: 2, Tenant: dir.Tenant, Parent: dir.Id, Name: name}
+	if sub, err = MakeInode(t, n); err == nil {
+		Link(t, dir, name, sub)
+	}
+	return sub, true, err
+}
+
+// freeName returns name if nothing in dir has it. Otherwise it returns name with the number of the
+// inode and, since one file may be removed, restored and removed again, a count.
+func freeName(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) (string, error) {
+	for at, n := name, 1; ; n++ {
+		if _, taken, err := tree.Lookup(&t.View, dir.Id, at); err != nil || !taken {
+			return at, err
+		}
+		suffix := "." + child.Id.String() + strings.Repeat("+", n-1)
+		at = record.Clip(name, moraine.MaxNameLen-len(suffix)) + suffix
+	}
+}
+
+// RunEmptyTrash removes the trash of an hour, unless somebody has moved it away to keep it. Then the
+// job has ended.
+func RunEmptyTrash(t *kvtx.Tx, j *record.Job) error {
+	dir, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if err == nil && dir.Nlink > 0 {
+		err = dropHour(t, dir)
+	}
+	if err != nil && kvtx.MoraineKind(err) != moraine.NotFound {
+		return err
+	}
+	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+}
+
+func dropHour(t *kvtx.Tx, dir *record.Inode) error {
+	above, err := tree.Inode(t, dir.Parent)
+	if err != nil || above.Name != moraine.TrashDir {
+		return err
+	}
+	name := dir.Name
+	Unlink(t, above, name, dir)
+	return DropTree(t, dir, name)
+}
