@@ -21,6 +21,8 @@ const (
 	SmallRemainder = 512 << 10
 	// MaxFileSize is the largest size of a file, in bytes.
 	MaxFileSize = 1 << 60
+	// MaxInline is the largest content of a file that the metadata keeps itself, in bytes.
+	MaxInline = 16 << 10
 	// MaxTableExtents is the greatest number of extents in one extent table.
 	MaxTableExtents = 256
 	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of content: its new

@@ -474,12 +474,17 @@ func (x *Stripe) GetCapability() []byte {
 }
 
 type Extent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`                                // 0: the bytes are in an object
-	StripeOffset  uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset,proto3" json:"stripe_offset,omitempty"` // in the stripe or in the object
-	Object        uint64                 `protobuf:"fixed64,5,opt,name=object,proto3" json:"object,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Offset       uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length       uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	Stripe       uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`                                // 0: the bytes are in an object, or in the metadata
+	StripeOffset uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset,proto3" json:"stripe_offset,omitempty"` // in the stripe, in the object, or in the record of the metadata
+	Object       uint64                 `protobuf:"fixed64,5,opt,name=object,proto3" json:"object,omitempty"`
+	// The record of the metadata that has the bytes: at most MaxInline of them. An answer to
+	// GetExtents has them here, length bytes, with their CRC32C.
+	Inline        uint64 `protobuf:"fixed64,800,opt,name=inline,proto3" json:"inline,omitempty"`
+	Content       []byte `protobuf:"bytes,801,opt,name=content,proto3" json:"content,omitempty"`
+	ContentCrc    uint32 `protobuf:"fixed32,802,opt,name=content_crc,json=contentCrc,proto3" json:"content_crc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,6 +554,27 @@ func (x *Extent) GetObject() uint64 {
 	return 0
 }
 
+func (x *Extent) GetInline() uint64 {
+	if x != nil {
+		return x.Inline
+	}
+	return 0
+}
+
+func (x *Extent) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *Extent) GetContentCrc() uint32 {
+	if x != nil {
+		return x.ContentCrc
+	}
+	return 0
+}
+
 type Attr struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Inode      uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -573,6 +599,7 @@ type Attr struct {
 	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the current generation where clean
 	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed,proto3" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
 	Rdev       uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`        // of a device node: the device that it names, as in stat on Linux
+	Inline     uint64                 `protobuf:"varint,800,opt,name=inline,proto3" json:"inline,omitempty"`    // part of stored that is in the metadata
 	// Only in answers to reads that may be cached.
 	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: its own cache lease covers it
 	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
@@ -760,6 +787,13 @@ func (x *Attr) GetSealed() bool {
 func (x *Attr) GetRdev() uint32 {
 	if x != nil {
 		return x.Rdev
+	}
+	return 0
+}
+
+func (x *Attr) GetInline() uint64 {
+	if x != nil {
+		return x.Inline
 	}
 	return 0
 }
@@ -1613,13 +1647,17 @@ const file_common_proto_rawDesc = "" +
 	" \x03(\v2\x18.moraine.wire.ChunkStateR\x06chunks\x12\x1f\n" +
 	"\n" +
 	"capability\x18\xf9\x05 \x01(\fR\n" +
-	"capability\"\x8d\x01\n" +
+	"capability\"\xe3\x01\n" +
 	"\x06Extent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\x06R\x06stripe\x12#\n" +
 	"\rstripe_offset\x18\x04 \x01(\x04R\fstripeOffset\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\x06R\x06object\"\xcd\x04\n" +
+	"\x06object\x18\x05 \x01(\x06R\x06object\x12\x17\n" +
+	"\x06inline\x18\xa0\x06 \x01(\x06R\x06inline\x12\x19\n" +
+	"\acontent\x18\xa1\x06 \x01(\fR\acontent\x12 \n" +
+	"\vcontent_crc\x18\xa2\x06 \x01(\aR\n" +
+	"contentCrc\"\xe6\x04\n" +
 	"\x04Attr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12*\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x16.moraine.wire.FileTypeR\x04type\x12\x12\n" +
@@ -1645,7 +1683,8 @@ const file_common_proto_rawDesc = "" +
 	"\aevicted\x18\x13 \x01(\bR\aevicted\x12\x16\n" +
 	"\x06object\x18\x14 \x01(\x06R\x06object\x12\x17\n" +
 	"\x06sealed\x18\xa8\x05 \x01(\bR\x06sealed\x12\x13\n" +
-	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12\x1e\n" +
+	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12\x17\n" +
+	"\x06inline\x18\xa0\x06 \x01(\x04R\x06inline\x12\x1e\n" +
 	"\n" +
 	"many_links\x18\xc8\x01 \x01(\bR\tmanyLinks\x12\x17\n" +
 	"\x06xattrs\x18\xc9\x01 \x01(\bR\x06xattrs\"\xbc\x04\n" +

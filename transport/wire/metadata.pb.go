@@ -5787,19 +5787,23 @@ func (x *ReadDirReply) GetMore() bool {
 }
 
 type Create struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
-	Type          FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
-	Target        string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
-	Exclusive     bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
-	Unlinked      bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
-	Tenant        string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
-	Rdev          uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`         // of a device node
-	Xattrs        []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
+	Type      FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode      uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid       uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid       uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	Target    string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
+	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
+	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
+	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	Rdev      uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`         // of a device node
+	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
+	// Of a new regular file: its whole content, 16 KiB at most, which the metadata keeps. It is at
+	// level nvme with the answer. Ignored if the name exists and that is the answer: its size and
+	// generation show it. NoSpace if the metadata keeps no more content: write stripes.
+	Content       []byte `protobuf:"bytes,800,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5914,6 +5918,13 @@ func (x *Create) GetRdev() uint32 {
 func (x *Create) GetXattrs() []*Xattr {
 	if x != nil {
 		return x.Xattrs
+	}
+	return nil
+}
+
+func (x *Create) GetContent() []byte {
+	if x != nil {
+		return x.Content
 	}
 	return nil
 }
@@ -7082,8 +7093,11 @@ type Commit struct {
 	MergeTo   uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: no merge
 	// OVERLAY without stripes and merge: this range becomes a hole. TooLarge if it lies
 	// over too many tables: then the client sends smaller ranges.
-	PunchFrom     uint64 `protobuf:"varint,786,opt,name=punch_from,json=punchFrom,proto3" json:"punch_from,omitempty"`
-	PunchTo       uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo,proto3" json:"punch_to,omitempty"` // 0: no hole
+	PunchFrom uint64 `protobuf:"varint,786,opt,name=punch_from,json=punchFrom,proto3" json:"punch_from,omitempty"`
+	PunchTo   uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo,proto3" json:"punch_to,omitempty"` // 0: no hole
+	// REPLACE without stripes and extents: the whole content of the file, 16 KiB at most, which the
+	// metadata keeps. NoSpace if it keeps no more: write stripes.
+	Content       []byte `protobuf:"bytes,800,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7221,6 +7235,13 @@ func (x *Commit) GetPunchTo() uint64 {
 		return x.PunchTo
 	}
 	return 0
+}
+
+func (x *Commit) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
 }
 
 type LinkTarget struct {
@@ -15102,7 +15123,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc5\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xe0\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -15116,7 +15137,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06tenant\x18\n" +
 	" \x01(\tR\x06tenant\x12\x13\n" +
 	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12,\n" +
-	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"1\n" +
+	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\x12\x19\n" +
+	"\acontent\x18\xa0\x06 \x01(\fR\acontent\"1\n" +
 	"\x05Xattr\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"\x97\x02\n" +
@@ -15217,7 +15239,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\xd8\x04 \x01(\fR\n" +
 	"capability\x12.\n" +
-	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xef\x03\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\x8a\x04\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -15236,7 +15258,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\bmerge_to\x18\x0e \x01(\x04R\amergeTo\x12\x1e\n" +
 	"\n" +
 	"punch_from\x18\x92\x06 \x01(\x04R\tpunchFrom\x12\x1a\n" +
-	"\bpunch_to\x18\x93\x06 \x01(\x04R\apunchTo\"\x95\x01\n" +
+	"\bpunch_to\x18\x93\x06 \x01(\x04R\apunchTo\x12\x19\n" +
+	"\acontent\x18\xa0\x06 \x01(\fR\acontent\"\x95\x01\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
