@@ -1,6 +1,10 @@
 package transport
 
-import "github.com/morainefs/moraine/transport/wire"
+import (
+	"slices"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
 
 // Named returns the inodes that a mutation names: those that the caller knows,
 // before it is applied, that it may change. A caching client answers nothing about
@@ -24,6 +28,27 @@ func Named(req *wire.MetaRequest) []uint64 {
 		return []uint64{op.SetXattr.GetInode()}
 	case *wire.MetaRequest_Commit:
 		return []uint64{op.Commit.GetInode(), op.Commit.GetLink().GetParent()}
+	case *wire.MetaRequest_Delegate:
+		return []uint64{op.Delegate.GetInode()}
+	case *wire.MetaRequest_EndDelegation:
+		return op.EndDelegation.GetInodes()
+	case *wire.MetaRequest_Batch:
+		return namedInBatch(op.Batch)
 	}
 	return nil
+}
+
+// namedInBatch returns the inodes that the changes of a batch name or make, each once.
+func namedInBatch(b *wire.Batch) []uint64 {
+	var named []uint64
+	for _, op := range b.GetOps() {
+		named = append(named, op.GetInode(), op.GetCreate().GetParent(), op.GetRemove().GetParent(),
+			op.GetRename().GetParent(), op.GetRename().GetNewParent(), op.GetSetAttr().GetInode(), op.GetCommit().GetInode())
+	}
+	slices.Sort(named)
+	named = slices.Compact(named)
+	if len(named) > 0 && named[0] == 0 {
+		named = named[1:]
+	}
+	return named
 }

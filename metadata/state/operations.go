@@ -6,6 +6,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/delegation"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
@@ -116,6 +117,9 @@ var handlers = checked([]handler{
 	620: {mutate: mutating((*wire.MetaRequest).GetRevokeCert, session.RevokeCert)},
 	780: {mutate: mutating((*wire.MetaRequest).GetSetLock, locks.SetLock)},
 	781: {read: reading((*wire.MetaRequest).GetGetLock, locks.ReadLock)},
+	800: {mutate: mutating((*wire.MetaRequest).GetDelegate, delegation.Delegate)},
+	801: {mutate: mutating((*wire.MetaRequest).GetEndDelegation, delegation.EndDelegation)},
+	802: {mutate: mutating((*wire.MetaRequest).GetBatch, delegation.Batch)},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }, ops.All())

@@ -605,6 +605,9 @@ type MetaRequest struct {
 	//	*MetaRequest_SetLock
 	//	*MetaRequest_GetLock
 	//	*MetaRequest_AwaitLock
+	//	*MetaRequest_Delegate
+	//	*MetaRequest_EndDelegation
+	//	*MetaRequest_Batch
 	//	*MetaRequest_MemberBeat
 	//	*MetaRequest_GetMembers
 	//	*MetaRequest_AddMember
@@ -1422,6 +1425,33 @@ func (x *MetaRequest) GetAwaitLock() *AwaitLock {
 	return nil
 }
 
+func (x *MetaRequest) GetDelegate() *Delegate {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Delegate); ok {
+			return x.Delegate
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetEndDelegation() *EndDelegation {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_EndDelegation); ok {
+			return x.EndDelegation
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetBatch() *Batch {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Batch); ok {
+			return x.Batch
+		}
+	}
+	return nil
+}
+
 func (x *MetaRequest) GetMemberBeat() *MemberBeat {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_MemberBeat); ok {
@@ -1965,6 +1995,19 @@ type MetaRequest_AwaitLock struct {
 	AwaitLock *AwaitLock `protobuf:"bytes,782,opt,name=await_lock,json=awaitLock,proto3,oneof"`
 }
 
+type MetaRequest_Delegate struct {
+	// Directories that a session changes by itself, and sends the changes in batches.
+	Delegate *Delegate `protobuf:"bytes,800,opt,name=delegate,proto3,oneof"`
+}
+
+type MetaRequest_EndDelegation struct {
+	EndDelegation *EndDelegation `protobuf:"bytes,801,opt,name=end_delegation,json=endDelegation,proto3,oneof"`
+}
+
+type MetaRequest_Batch struct {
+	Batch *Batch `protobuf:"bytes,802,opt,name=batch,proto3,oneof"`
+}
+
 type MetaRequest_MemberBeat struct {
 	// The metadata servers themselves.
 	MemberBeat *MemberBeat `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
@@ -2224,6 +2267,12 @@ func (*MetaRequest_GetLock) isMetaRequest_Op() {}
 
 func (*MetaRequest_AwaitLock) isMetaRequest_Op() {}
 
+func (*MetaRequest_Delegate) isMetaRequest_Op() {}
+
+func (*MetaRequest_EndDelegation) isMetaRequest_Op() {}
+
+func (*MetaRequest_Batch) isMetaRequest_Op() {}
+
 func (*MetaRequest_MemberBeat) isMetaRequest_Op() {}
 
 func (*MetaRequest_GetMembers) isMetaRequest_Op() {}
@@ -2326,6 +2375,8 @@ type MetaResponse struct {
 	//	*MetaResponse_CheckObjects
 	//	*MetaResponse_BadObjects
 	//	*MetaResponse_Lock
+	//	*MetaResponse_Delegate
+	//	*MetaResponse_Batch
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2814,6 +2865,24 @@ func (x *MetaResponse) GetLock() *LockReply {
 	return nil
 }
 
+func (x *MetaResponse) GetDelegate() *DelegateReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Delegate); ok {
+			return x.Delegate
+		}
+	}
+	return nil
+}
+
+func (x *MetaResponse) GetBatch() *BatchReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Batch); ok {
+			return x.Batch
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -3010,6 +3079,14 @@ type MetaResponse_Lock struct {
 	Lock *LockReply `protobuf:"bytes,780,opt,name=lock,proto3,oneof"`
 }
 
+type MetaResponse_Delegate struct {
+	Delegate *DelegateReply `protobuf:"bytes,800,opt,name=delegate,proto3,oneof"`
+}
+
+type MetaResponse_Batch struct {
+	Batch *BatchReply `protobuf:"bytes,802,opt,name=batch,proto3,oneof"`
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -3105,6 +3182,10 @@ func (*MetaResponse_CheckObjects) isMetaResponse_Result() {}
 func (*MetaResponse_BadObjects) isMetaResponse_Result() {}
 
 func (*MetaResponse_Lock) isMetaResponse_Result() {}
+
+func (*MetaResponse_Delegate) isMetaResponse_Result() {}
+
+func (*MetaResponse_Batch) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -11826,14 +11907,17 @@ type Leases struct {
 	// Begin this standing: the session does not use its cache until the answer comes.
 	// It may have held leases on `held`, exact except for changes past entry `exact` of
 	// the log. 0: no leases.
-	Begin         bool     `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
-	Exact         uint64   `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
-	Held          []uint64 `protobuf:"fixed64,4,rep,packed,name=held,proto3" json:"held,omitempty"`
-	Ack           uint64   `protobuf:"varint,5,opt,name=ack,proto3" json:"ack,omitempty"`                                 // recalls up to this number are carried out
-	Renew         bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
-	WaitMillis    uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, if there is none
-	Returned      []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session no longer holds
-	Returns       uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that arrives later is void
+	Begin      bool     `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
+	Exact      uint64   `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
+	Held       []uint64 `protobuf:"fixed64,4,rep,packed,name=held,proto3" json:"held,omitempty"`
+	Ack        uint64   `protobuf:"varint,5,opt,name=ack,proto3" json:"ack,omitempty"`                                 // recalls up to this number are carried out
+	Renew      bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
+	WaitMillis uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, if there is none
+	Returned   []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session no longer holds
+	Returns    uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that arrives later is void
+	// Delegations whose recall the session knows of, and whose end it has not been answered yet:
+	// the answer does not name them again, and does not come early because of them.
+	Ending        []uint64 `protobuf:"fixed64,800,rep,packed,name=ending,proto3" json:"ending,omitempty"` // 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11931,15 +12015,25 @@ func (x *Leases) GetReturns() uint64 {
 	return 0
 }
 
+func (x *Leases) GetEnding() []uint64 {
+	if x != nil {
+		return x.Ending
+	}
+	return nil
+}
+
 type LeasesReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The service does not know the standing (another leader, or the term had ended):
 	// there are no leases.
-	Ended         bool      `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
-	Renewed       bool      `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
-	TermMillis    uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`
-	Recalls       []*Recall `protobuf:"bytes,4,rep,name=recalls,proto3" json:"recalls,omitempty"` // all past the request's ack
-	Exact         uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, the leases are exact except for changes past this entry
+	Ended      bool      `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	Renewed    bool      `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
+	TermMillis uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`
+	Recalls    []*Recall `protobuf:"bytes,4,rep,name=recalls,proto3" json:"recalls,omitempty"` // all past the request's ack
+	Exact      uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, the leases are exact except for changes past this entry
+	// Delegations that others wait for: the session applies nothing more there by itself, sends what
+	// it has queued, and then EndDelegation. It is not renewed until it has.
+	Delegations   []uint64 `protobuf:"fixed64,800,rep,packed,name=delegations,proto3" json:"delegations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12007,6 +12101,13 @@ func (x *LeasesReply) GetExact() uint64 {
 		return x.Exact
 	}
 	return 0
+}
+
+func (x *LeasesReply) GetDelegations() []uint64 {
+	if x != nil {
+		return x.Delegations
+	}
+	return nil
 }
 
 // Recall ends the right to answer something from the cache.
@@ -14597,11 +14698,484 @@ func (x *LockReply) GetDeadlock() bool {
 	return false
 }
 
+// Delegate gives the session a directory to change by itself, and numbers for the inodes that
+// it makes there.
+type Delegate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`    // the directory; 0: only numbers
+	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"` // inode numbers to reserve besides those that the session has, 65,536 at most; four reservations at most are kept, the newest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Delegate) Reset() {
+	*x = Delegate{}
+	mi := &file_metadata_proto_msgTypes[152]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Delegate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Delegate) ProtoMessage() {}
+
+func (x *Delegate) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[152]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Delegate.ProtoReflect.Descriptor instead.
+func (*Delegate) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{152}
+}
+
+func (x *Delegate) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *Delegate) GetNumbers() uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return 0
+}
+
+type DelegateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Delegated     bool                   `protobuf:"varint,1,opt,name=delegated,proto3" json:"delegated,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`       // it is not
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"`     // of the directory, with delegated
+	First         uint64                 `protobuf:"fixed64,4,opt,name=first,proto3" json:"first,omitempty"` // reserved: inodes first .. first+count-1
+	Count         uint32                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DelegateReply) Reset() {
+	*x = DelegateReply{}
+	mi := &file_metadata_proto_msgTypes[153]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DelegateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DelegateReply) ProtoMessage() {}
+
+func (x *DelegateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[153]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DelegateReply.ProtoReflect.Descriptor instead.
+func (*DelegateReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{153}
+}
+
+func (x *DelegateReply) GetDelegated() bool {
+	if x != nil {
+		return x.Delegated
+	}
+	return false
+}
+
+func (x *DelegateReply) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *DelegateReply) GetAttr() *Attr {
+	if x != nil {
+		return x.Attr
+	}
+	return nil
+}
+
+func (x *DelegateReply) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *DelegateReply) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// EndDelegation gives directories back. Those that are not delegated to the session are ignored.
+type EndDelegation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndDelegation) Reset() {
+	*x = EndDelegation{}
+	mi := &file_metadata_proto_msgTypes[154]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndDelegation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndDelegation) ProtoMessage() {}
+
+func (x *EndDelegation) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[154]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndDelegation.ProtoReflect.Descriptor instead.
+func (*EndDelegation) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{154}
+}
+
+func (x *EndDelegation) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
+// Batch applies changes that the session has made in its directories already, in order. One that
+// fails changes nothing, and does not stop those that follow.
+type Batch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ops           []*BatchOp             `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"` // 512 at most, and 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Batch) Reset() {
+	*x = Batch{}
+	mi := &file_metadata_proto_msgTypes[155]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Batch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Batch) ProtoMessage() {}
+
+func (x *Batch) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[155]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
+func (*Batch) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{155}
+}
+
+func (x *Batch) GetOps() []*BatchOp {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
+// BatchOp is one change. Each directory in it must be delegated to the session; otherwise it fails with
+// Stale.
+type BatchOp struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Inode    uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`      // of a create: the inode's number, reserved and above all that were used
+	At       int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it
+	Delegate bool                   `protobuf:"varint,3,opt,name=delegate,proto3" json:"delegate,omitempty"` // of a new directory: it is delegated to the session
+	// Types that are valid to be assigned to Op:
+	//
+	//	*BatchOp_Create
+	//	*BatchOp_Remove
+	//	*BatchOp_Rename
+	//	*BatchOp_SetAttr
+	//	*BatchOp_Commit
+	Op            isBatchOp_Op `protobuf_oneof:"op"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchOp) Reset() {
+	*x = BatchOp{}
+	mi := &file_metadata_proto_msgTypes[156]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchOp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchOp) ProtoMessage() {}
+
+func (x *BatchOp) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[156]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
+func (*BatchOp) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{156}
+}
+
+func (x *BatchOp) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *BatchOp) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *BatchOp) GetDelegate() bool {
+	if x != nil {
+		return x.Delegate
+	}
+	return false
+}
+
+func (x *BatchOp) GetOp() isBatchOp_Op {
+	if x != nil {
+		return x.Op
+	}
+	return nil
+}
+
+func (x *BatchOp) GetCreate() *Create {
+	if x != nil {
+		if x, ok := x.Op.(*BatchOp_Create); ok {
+			return x.Create
+		}
+	}
+	return nil
+}
+
+func (x *BatchOp) GetRemove() *Remove {
+	if x != nil {
+		if x, ok := x.Op.(*BatchOp_Remove); ok {
+			return x.Remove
+		}
+	}
+	return nil
+}
+
+func (x *BatchOp) GetRename() *Rename {
+	if x != nil {
+		if x, ok := x.Op.(*BatchOp_Rename); ok {
+			return x.Rename
+		}
+	}
+	return nil
+}
+
+func (x *BatchOp) GetSetAttr() *SetAttr {
+	if x != nil {
+		if x, ok := x.Op.(*BatchOp_SetAttr); ok {
+			return x.SetAttr
+		}
+	}
+	return nil
+}
+
+func (x *BatchOp) GetCommit() *Commit {
+	if x != nil {
+		if x, ok := x.Op.(*BatchOp_Commit); ok {
+			return x.Commit
+		}
+	}
+	return nil
+}
+
+type isBatchOp_Op interface {
+	isBatchOp_Op()
+}
+
+type BatchOp_Create struct {
+	Create *Create `protobuf:"bytes,10,opt,name=create,proto3,oneof"` // not unlinked, no tenant; the name must be free
+}
+
+type BatchOp_Remove struct {
+	Remove *Remove `protobuf:"bytes,11,opt,name=remove,proto3,oneof"`
+}
+
+type BatchOp_Rename struct {
+	Rename *Rename `protobuf:"bytes,12,opt,name=rename,proto3,oneof"`
+}
+
+type BatchOp_SetAttr struct {
+	SetAttr *SetAttr `protobuf:"bytes,13,opt,name=set_attr,json=setAttr,proto3,oneof"`
+}
+
+type BatchOp_Commit struct {
+	Commit *Commit `protobuf:"bytes,14,opt,name=commit,proto3,oneof"` // REPLACE with content; no link
+}
+
+func (*BatchOp_Create) isBatchOp_Op() {}
+
+func (*BatchOp_Remove) isBatchOp_Op() {}
+
+func (*BatchOp_Rename) isBatchOp_Op() {}
+
+func (*BatchOp_SetAttr) isBatchOp_Op() {}
+
+func (*BatchOp_Commit) isBatchOp_Op() {}
+
+type BatchReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Results       []*BatchResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"` // of each change, in order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchReply) Reset() {
+	*x = BatchReply{}
+	mi := &file_metadata_proto_msgTypes[157]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchReply) ProtoMessage() {}
+
+func (x *BatchReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[157]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
+func (*BatchReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{157}
+}
+
+func (x *BatchReply) GetResults() []*BatchResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type BatchResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Undelegated   bool                   `protobuf:"varint,2,opt,name=undelegated,proto3" json:"undelegated,omitempty"` // of a new directory: it is not delegated as requested, since the session has too many
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchResult) Reset() {
+	*x = BatchResult{}
+	mi := &file_metadata_proto_msgTypes[158]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchResult) ProtoMessage() {}
+
+func (x *BatchResult) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[158]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
+func (*BatchResult) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{158}
+}
+
+func (x *BatchResult) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *BatchResult) GetUndelegated() bool {
+	if x != nil {
+		return x.Undelegated
+	}
+	return false
+}
+
 var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xc8<\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xa8>\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -14760,7 +15334,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x01H\x00R\agetLock\x12I\n" +
 	"\n" +
 	"await_lock\x18\x8e\x06 \x01(\v2\x17.moraine.wire.AwaitLockB\x0e\xa2\xbb\x18\n" +
-	"\b\x04\x10\x02\x18\x01(\x01P\x01H\x00R\tawaitLock\x12N\n" +
+	"\b\x04\x10\x02\x18\x01(\x01P\x01H\x00R\tawaitLock\x12G\n" +
+	"\bdelegate\x18\xa0\x06 \x01(\v2\x16.moraine.wire.DelegateB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\bdelegate\x12U\n" +
+	"\x0eend_delegation\x18\xa1\x06 \x01(\v2\x1b.moraine.wire.EndDelegationB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x02(\x010\x01H\x00R\rendDelegation\x12>\n" +
+	"\x05batch\x18\xa2\x06 \x01(\v2\x13.moraine.wire.BatchB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\x05batch\x12N\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatB\x10\xa2\xbb\x18\f\b\x04\x10\x05\x18\x02 \x02z\x02idH\x00R\n" +
 	"memberBeat\x12H\n" +
 	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersB\n" +
@@ -14814,7 +15392,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\xef\x15\n" +
+	"\x02op\"\xde\x16\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -14872,7 +15450,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1f.moraine.wire.CheckObjectsReplyH\x00R\fcheckObjects\x12A\n" +
 	"\vbad_objects\x18\x86\x01 \x01(\v2\x1d.moraine.wire.BadObjectsReplyH\x00R\n" +
 	"badObjects\x12.\n" +
-	"\x04lock\x18\x8c\x06 \x01(\v2\x17.moraine.wire.LockReplyH\x00R\x04lockB\b\n" +
+	"\x04lock\x18\x8c\x06 \x01(\v2\x17.moraine.wire.LockReplyH\x00R\x04lock\x12:\n" +
+	"\bdelegate\x18\xa0\x06 \x01(\v2\x1b.moraine.wire.DelegateReplyH\x00R\bdelegate\x121\n" +
+	"\x05batch\x18\xa2\x06 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batchB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x91\x01\n" +
 	"\n" +
@@ -15653,7 +16233,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06quotas\x18\x01 \x03(\v2\x13.moraine.wire.UsageR\x06quotas\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x06R\x04last\"\t\n" +
-	"\aRecount\"\xdd\x01\n" +
+	"\aRecount\"\xf6\x01\n" +
 	"\x06Leases\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05begin\x18\x02 \x01(\bR\x05begin\x12\x14\n" +
@@ -15664,14 +16244,16 @@ const file_metadata_proto_rawDesc = "" +
 	"\vwait_millis\x18\a \x01(\rR\n" +
 	"waitMillis\x12\x1a\n" +
 	"\breturned\x18\b \x03(\x06R\breturned\x12\x18\n" +
-	"\areturns\x18\t \x01(\x04R\areturns\"\xa4\x01\n" +
+	"\areturns\x18\t \x01(\x04R\areturns\x12\x17\n" +
+	"\x06ending\x18\xa0\x06 \x03(\x06R\x06ending\"\xc7\x01\n" +
 	"\vLeasesReply\x12\x14\n" +
 	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x18\n" +
 	"\arenewed\x18\x02 \x01(\bR\arenewed\x12\x1f\n" +
 	"\vterm_millis\x18\x03 \x01(\x04R\n" +
 	"termMillis\x12.\n" +
 	"\arecalls\x18\x04 \x03(\v2\x14.moraine.wire.RecallR\arecalls\x12\x14\n" +
-	"\x05exact\x18\x05 \x01(\x04R\x05exact\"a\n" +
+	"\x05exact\x18\x05 \x01(\x04R\x05exact\x12!\n" +
+	"\vdelegations\x18\xa0\x06 \x03(\x06R\vdelegations\"a\n" +
 	"\x06Recall\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\atouches\x18\x02 \x03(\v2\x13.moraine.wire.TouchR\atouches\x12\x10\n" +
@@ -15882,7 +16464,37 @@ const file_metadata_proto_rawDesc = "" +
 	"waitMillis\"[\n" +
 	"\tLockReply\x122\n" +
 	"\bconflict\x18\x01 \x01(\v2\x16.moraine.wire.FileLockR\bconflict\x12\x1a\n" +
-	"\bdeadlock\x18\x02 \x01(\bR\bdeadlock*\xbb\x01\n" +
+	"\bdeadlock\x18\x02 \x01(\bR\bdeadlock\":\n" +
+	"\bDelegate\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x18\n" +
+	"\anumbers\x18\x02 \x01(\rR\anumbers\"\x93\x01\n" +
+	"\rDelegateReply\x12\x1c\n" +
+	"\tdelegated\x18\x01 \x01(\bR\tdelegated\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12&\n" +
+	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x14\n" +
+	"\x05first\x18\x04 \x01(\x06R\x05first\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\"'\n" +
+	"\rEndDelegation\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"0\n" +
+	"\x05Batch\x12'\n" +
+	"\x03ops\x18\x01 \x03(\v2\x15.moraine.wire.BatchOpR\x03ops\"\xc5\x02\n" +
+	"\aBatchOp\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
+	"\bdelegate\x18\x03 \x01(\bR\bdelegate\x12.\n" +
+	"\x06create\x18\n" +
+	" \x01(\v2\x14.moraine.wire.CreateH\x00R\x06create\x12.\n" +
+	"\x06remove\x18\v \x01(\v2\x14.moraine.wire.RemoveH\x00R\x06remove\x12.\n" +
+	"\x06rename\x18\f \x01(\v2\x14.moraine.wire.RenameH\x00R\x06rename\x122\n" +
+	"\bset_attr\x18\r \x01(\v2\x15.moraine.wire.SetAttrH\x00R\asetAttr\x12.\n" +
+	"\x06commit\x18\x0e \x01(\v2\x14.moraine.wire.CommitH\x00R\x06commitB\x04\n" +
+	"\x02op\"A\n" +
+	"\n" +
+	"BatchReply\x123\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.moraine.wire.BatchResultR\aresults\"Z\n" +
+	"\vBatchResult\x12)\n" +
+	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12 \n" +
+	"\vundelegated\x18\x02 \x01(\bR\vundelegated*\xbb\x01\n" +
 	"\x0eRebalanceState\x12\x1f\n" +
 	"\x1bREBALANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14REBALANCE_STATE_EVEN\x10\x01\x12\x1a\n" +
@@ -15963,7 +16575,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 159)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -16125,68 +16737,75 @@ var file_metadata_proto_goTypes = []any{
 	(*GetLock)(nil),           // 157: moraine.wire.GetLock
 	(*AwaitLock)(nil),         // 158: moraine.wire.AwaitLock
 	(*LockReply)(nil),         // 159: moraine.wire.LockReply
-	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 162: moraine.wire.SealPart
-	(*GetStep)(nil),           // 163: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 170: moraine.wire.ListParts
-	(*ClaimSlices)(nil),       // 171: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
-	(*MarkStep)(nil),          // 173: moraine.wire.MarkStep
-	(*AdoptStep)(nil),         // 174: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),       // 175: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 176: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 177: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 178: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 179: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 180: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 181: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 182: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 183: moraine.wire.GetObject
-	(*GetTier)(nil),           // 184: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 185: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 186: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 187: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 188: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 189: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 190: moraine.wire.Error
-	(*Topology)(nil),          // 191: moraine.wire.Topology
-	(*RunReply)(nil),          // 192: moraine.wire.RunReply
-	(*StepReply)(nil),         // 193: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 194: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 195: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 196: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),       // 197: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),       // 198: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 199: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 200: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 201: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 202: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 203: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 204: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 205: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 206: moraine.wire.DeviceState
-	(*Attr)(nil),              // 207: moraine.wire.Attr
-	(FileType)(0),             // 208: moraine.wire.FileType
-	(*Placement)(nil),         // 209: moraine.wire.Placement
-	(*Stripe)(nil),            // 210: moraine.wire.Stripe
-	(*Extent)(nil),            // 211: moraine.wire.Extent
-	(*Object)(nil),            // 212: moraine.wire.Object
-	(*Host)(nil),              // 213: moraine.wire.Host
-	(*Device)(nil),            // 214: moraine.wire.Device
-	(*SigningKey)(nil),        // 215: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 216: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 217: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 218: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 219: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 220: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 221: moraine.wire.BucketTraits
+	(*Delegate)(nil),          // 160: moraine.wire.Delegate
+	(*DelegateReply)(nil),     // 161: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),     // 162: moraine.wire.EndDelegation
+	(*Batch)(nil),             // 163: moraine.wire.Batch
+	(*BatchOp)(nil),           // 164: moraine.wire.BatchOp
+	(*BatchReply)(nil),        // 165: moraine.wire.BatchReply
+	(*BatchResult)(nil),       // 166: moraine.wire.BatchResult
+	(*OpenRun)(nil),           // 167: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 168: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 169: moraine.wire.SealPart
+	(*GetStep)(nil),           // 170: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 171: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 172: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 173: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 174: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 175: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 176: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 177: moraine.wire.ListParts
+	(*ClaimSlices)(nil),       // 178: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),         // 179: moraine.wire.LeaseStep
+	(*MarkStep)(nil),          // 180: moraine.wire.MarkStep
+	(*AdoptStep)(nil),         // 181: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),       // 182: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 183: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 184: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 185: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 186: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 187: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 188: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 189: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 190: moraine.wire.GetObject
+	(*GetTier)(nil),           // 191: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 192: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 193: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 194: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 195: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 196: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 197: moraine.wire.Error
+	(*Topology)(nil),          // 198: moraine.wire.Topology
+	(*RunReply)(nil),          // 199: moraine.wire.RunReply
+	(*StepReply)(nil),         // 200: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 201: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 202: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 203: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),       // 204: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),       // 205: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 206: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 207: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 208: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 209: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 210: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 211: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 212: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 213: moraine.wire.DeviceState
+	(*Attr)(nil),              // 214: moraine.wire.Attr
+	(FileType)(0),             // 215: moraine.wire.FileType
+	(*Placement)(nil),         // 216: moraine.wire.Placement
+	(*Stripe)(nil),            // 217: moraine.wire.Stripe
+	(*Extent)(nil),            // 218: moraine.wire.Extent
+	(*Object)(nil),            // 219: moraine.wire.Object
+	(*Host)(nil),              // 220: moraine.wire.Host
+	(*Device)(nil),            // 221: moraine.wire.Device
+	(*SigningKey)(nil),        // 222: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 223: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 224: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 225: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 226: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 227: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 228: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -16227,34 +16846,34 @@ var file_metadata_proto_depIdxs = []int32{
 	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	171, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	172, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	173, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	174, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	175, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	167, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	168, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	169, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	170, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	171, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	172, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	173, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	174, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	175, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	176, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	177, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	178, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	179, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	180, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	181, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	182, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
 	109, // 54: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	176, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	177, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	178, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	179, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	180, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	181, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	182, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	183, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	184, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	185, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	186, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	183, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	184, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	185, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	186, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	187, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	188, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	189, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	190, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	191, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	192, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	193, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	116, // 66: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	118, // 67: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	119, // 68: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
@@ -16267,207 +16886,221 @@ var file_metadata_proto_depIdxs = []int32{
 	156, // 75: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
 	157, // 76: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
 	158, // 77: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
-	131, // 78: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	135, // 79: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	139, // 80: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	140, // 81: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	141, // 82: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	145, // 83: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 84: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 85: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 86: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	147, // 87: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	149, // 88: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	151, // 89: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	79,  // 90: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	77,  // 91: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	81,  // 92: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 93: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 94: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	89,  // 95: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 96: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 97: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 98: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	187, // 99: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	188, // 100: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	189, // 101: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	190, // 102: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	126, // 103: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 104: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 105: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	191, // 106: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 107: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 108: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 109: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 110: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 111: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 112: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 113: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 114: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 115: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 116: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 117: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 118: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 119: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 120: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	192, // 121: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	193, // 122: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	194, // 123: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	195, // 124: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	196, // 125: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 126: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	197, // 127: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	198, // 128: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	199, // 129: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	200, // 130: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 131: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 132: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	132, // 133: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	137, // 134: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	146, // 135: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	148, // 136: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	150, // 137: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	154, // 138: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 139: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 140: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	129, // 141: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	78,  // 142: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 143: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 144: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 145: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	153, // 146: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 147: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 148: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	201, // 149: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	202, // 150: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	159, // 151: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
-	11,  // 152: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 153: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	130, // 154: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 155: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	203, // 156: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 157: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	191, // 158: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	204, // 159: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 160: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 161: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 162: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 163: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 164: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 165: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	205, // 166: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 167: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 168: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	206, // 169: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	207, // 170: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	207, // 171: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 172: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	207, // 173: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	207, // 174: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 175: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	208, // 176: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 177: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 178: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	204, // 179: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	209, // 180: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	204, // 181: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	204, // 182: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	209, // 183: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	210, // 184: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	211, // 185: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 186: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 187: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	62,  // 188: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 189: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 190: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 191: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	207, // 192: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	207, // 193: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	211, // 194: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	210, // 195: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	212, // 196: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 197: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	213, // 198: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	214, // 199: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	215, // 200: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	214, // 201: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	216, // 202: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 203: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 204: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	215, // 205: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 206: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 207: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	217, // 208: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 209: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	87,  // 210: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	80,  // 211: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	84,  // 212: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	80,  // 213: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	218, // 214: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 215: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	219, // 216: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 217: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 218: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 219: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	210, // 220: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 221: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 222: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 223: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 224: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	204, // 225: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	206, // 226: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 227: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 228: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 229: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	218, // 230: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	220, // 231: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 232: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 233: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	210, // 234: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 235: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	211, // 236: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	211, // 237: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	210, // 238: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 239: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 240: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	221, // 241: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 242: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 243: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 244: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 245: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 246: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 247: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 248: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 249: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 250: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 251: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 252: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 253: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 254: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	208, // 255: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 256: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 257: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 258: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 259: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 260: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 261: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 262: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 263: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 264: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 265: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 266: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 267: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 268: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 269: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	155, // 270: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	155, // 271: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	155, // 272: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	155, // 273: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	274, // [274:274] is the sub-list for method output_type
-	274, // [274:274] is the sub-list for method input_type
-	274, // [274:274] is the sub-list for extension type_name
-	274, // [274:274] is the sub-list for extension extendee
-	0,   // [0:274] is the sub-list for field type_name
+	160, // 78: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
+	162, // 79: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
+	163, // 80: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	131, // 81: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	135, // 82: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	139, // 83: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	140, // 84: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	141, // 85: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	145, // 86: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 87: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 88: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 89: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	147, // 90: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	149, // 91: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	151, // 92: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	79,  // 93: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	77,  // 94: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	81,  // 95: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 96: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	98,  // 97: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	89,  // 98: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 99: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 100: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 101: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	194, // 102: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	195, // 103: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	196, // 104: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	197, // 105: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	126, // 106: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 107: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 108: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	198, // 109: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 110: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 111: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 112: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 113: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	56,  // 114: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	59,  // 115: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	65,  // 116: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	67,  // 117: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	71,  // 118: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	75,  // 119: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	88,  // 120: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	104, // 121: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	111, // 122: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	113, // 123: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	199, // 124: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	200, // 125: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	201, // 126: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	202, // 127: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	203, // 128: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	52,  // 129: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	204, // 130: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	205, // 131: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	206, // 132: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	207, // 133: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	117, // 134: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	120, // 135: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	132, // 136: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	137, // 137: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	146, // 138: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	148, // 139: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	150, // 140: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	154, // 141: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 142: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	123, // 143: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	129, // 144: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	78,  // 145: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 146: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 147: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 148: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	153, // 149: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	100, // 150: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 151: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	208, // 152: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	209, // 153: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	159, // 154: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	161, // 155: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
+	165, // 156: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	11,  // 157: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 158: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	130, // 159: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 160: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	210, // 161: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 162: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	198, // 163: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	211, // 164: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 165: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 166: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 167: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 168: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 169: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 170: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	212, // 171: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 172: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 173: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	213, // 174: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	214, // 175: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	214, // 176: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 177: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	214, // 178: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	214, // 179: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 180: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	215, // 181: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 182: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	62,  // 183: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	211, // 184: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	216, // 185: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	211, // 186: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	211, // 187: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	216, // 188: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	217, // 189: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	218, // 190: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 191: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	61,  // 192: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	62,  // 193: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 194: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	64,  // 195: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 196: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	214, // 197: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	214, // 198: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	218, // 199: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	217, // 200: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	219, // 201: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	69,  // 202: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	220, // 203: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	221, // 204: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	222, // 205: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	221, // 206: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	223, // 207: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	74,  // 208: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	84,  // 209: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	222, // 210: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 211: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	73,  // 212: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	224, // 213: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 214: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	87,  // 215: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	80,  // 216: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	84,  // 217: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	80,  // 218: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	225, // 219: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 220: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	226, // 221: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 222: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 223: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 224: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	217, // 225: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 226: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 227: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 228: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 229: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	211, // 230: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	213, // 231: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 232: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 233: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	101, // 234: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	225, // 235: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	227, // 236: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 237: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 238: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	217, // 239: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	99,  // 240: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	218, // 241: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	218, // 242: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	217, // 243: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	102, // 244: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 245: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	228, // 246: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 247: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 248: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	102, // 249: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	102, // 250: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	102, // 251: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	102, // 252: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	115, // 253: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	115, // 254: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	115, // 255: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	124, // 256: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	125, // 257: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	125, // 258: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 259: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	215, // 260: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	128, // 261: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	133, // 262: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 263: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	134, // 264: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	134, // 265: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	133, // 266: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	136, // 267: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	138, // 268: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 269: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 270: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 271: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	133, // 272: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	136, // 273: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	152, // 274: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	155, // 275: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	155, // 276: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	155, // 277: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	155, // 278: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	214, // 279: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	164, // 280: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	43,  // 281: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	46,  // 282: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	45,  // 283: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	54,  // 284: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	60,  // 285: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	166, // 286: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	197, // 287: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	288, // [288:288] is the sub-list for method output_type
+	288, // [288:288] is the sub-list for method input_type
+	288, // [288:288] is the sub-list for extension type_name
+	288, // [288:288] is the sub-list for extension extendee
+	0,   // [0:288] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16559,6 +17192,9 @@ func file_metadata_proto_init() {
 		(*MetaRequest_SetLock)(nil),
 		(*MetaRequest_GetLock)(nil),
 		(*MetaRequest_AwaitLock)(nil),
+		(*MetaRequest_Delegate)(nil),
+		(*MetaRequest_EndDelegation)(nil),
+		(*MetaRequest_Batch)(nil),
 		(*MetaRequest_MemberBeat)(nil),
 		(*MetaRequest_GetMembers)(nil),
 		(*MetaRequest_AddMember)(nil),
@@ -16633,15 +17269,24 @@ func file_metadata_proto_init() {
 		(*MetaResponse_CheckObjects)(nil),
 		(*MetaResponse_BadObjects)(nil),
 		(*MetaResponse_Lock)(nil),
+		(*MetaResponse_Delegate)(nil),
+		(*MetaResponse_Batch)(nil),
 	}
 	file_metadata_proto_msgTypes[19].OneofWrappers = []any{}
+	file_metadata_proto_msgTypes[156].OneofWrappers = []any{
+		(*BatchOp_Create)(nil),
+		(*BatchOp_Remove)(nil),
+		(*BatchOp_Rename)(nil),
+		(*BatchOp_SetAttr)(nil),
+		(*BatchOp_Commit)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   152,
+			NumMessages:   159,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
