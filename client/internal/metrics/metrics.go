@@ -45,6 +45,11 @@ type Metrics struct {
 	Loans              prometheus.Counter // names and attributes lent to kernels
 	LoanWaits          prometheus.Counter // recalls and own changes that waited for the end of a loan
 	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
+	Delegations        prometheus.Counter // directories that the service delegated, but for those made in delegated ones
+	DelegationRecalls  prometheus.Counter
+	DelegatedOps       prometheus.Counter // changes made in delegated directories
+	DelegationBatches  prometheus.Counter // requests that sent them
+	DelegatedLost      prometheus.Counter // changes that the service did not carry out
 
 	// Of the node's cache.
 	NodeCacheHitBytes     prometheus.Counter
@@ -97,6 +102,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Loans:              f.Counter("loans_total", "Names and attributes lent to the kernel."),
 		LoanWaits:          f.Counter("loan_waits_total", "Recalls, and changes by the client itself, that waited until a loan was over."),
 		LeaseRequests:      f.Counter("lease_requests_total", "Requests that renew leases and poll for recalls; the meta requests do not include them."),
+
+		Delegations:       f.Counter("delegations_total", "Directories that the service delegated to the client, without those that the client made in delegated ones."),
+		DelegationRecalls: f.Counter("delegation_recalls_total", "Delegated directories that the service recalled."),
+		DelegatedOps:      f.Counter("delegated_changes_total", "Changes that the client made by itself in delegated directories."),
+		DelegationBatches: f.Counter("delegation_batches_total", "Requests that sent such changes."),
+		DelegatedLost:     f.Counter("delegated_changes_lost_total", "Such changes that the service did not carry out: they are lost, and logged."),
 
 		NodeCacheHitBytes:     f.Counter("node_cache_hit_bytes_total", "File bytes read from the node's cache."),
 		NodeCacheMissBytes:    f.Counter("node_cache_miss_bytes_total", "File bytes of reads that the node's cache could not answer whole."),

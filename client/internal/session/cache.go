@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/delegation"
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
@@ -41,7 +42,10 @@ type cache struct {
 	returning map[uint64]struct{}
 	returns   uint64 // number of the last request that returned leases
 	events    eventLog
-	loans     loans // outlives standings and leases
+	// hidden are the directories whose entries, and the inodes whose attributes, the desk knows better.
+	hidden map[uint64]struct{}
+	desk   *delegation.Desk
+	loans  loans // outlives standings and leases
 	// doubted gets a value when the client must begin a new standing.
 	doubted chan struct{}
 	copies  copies // that others keep under the leases
@@ -81,7 +85,7 @@ type cachedAttr struct {
 }
 
 func newCache(limit int, clk clock.Clock, m *metrics.Metrics) *cache {
-	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1),
+	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, hidden: map[uint64]struct{}{}, doubted: make(chan struct{}, 1),
 		loans:  loans{clock: clk, metrics: m},
 		copies: copies{clock: clk, wake: make(chan struct{}, 1), losing: map[moraine.InodeID]int{}}}
 	c.loans.mu, c.copies.mu = &c.mu, &c.mu
@@ -131,6 +135,12 @@ func (c *cache) elapsed() time.Duration {
 // free reports whether an inode is not put aside. The caller holds the mutex.
 func (c *cache) free(inode uint64) bool { return c.aside[inode] == 0 }
 
+// shows reports whether an inode is not hidden. The caller holds the mutex.
+func (c *cache) shows(inode uint64) bool {
+	_, ok := c.hidden[inode]
+	return !ok
+}
+
 // count records a cache hit or miss.
 func (c *cache) count(hit bool) bool {
 	if hit {
@@ -155,7 +165,7 @@ func (c *cache) use(lease uint64) *leased {
 // get returns an inode's attributes, or nil if they are not cached. The caller holds the mutex.
 func (c *cache) get(inode uint64) *wire.Attr {
 	a, ok := c.attrs[inode]
-	if !ok || !c.free(inode) || c.use(a.under.id) == nil {
+	if !ok || !c.free(inode) || !c.shows(inode) || c.use(a.under.id) == nil {
 		return nil
 	}
 	return a.attr
@@ -165,7 +175,7 @@ func (c *cache) get(inode uint64) *wire.Attr {
 // mutex.
 func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
 	l := c.use(dir)
-	if l == nil {
+	if l == nil || !c.shows(dir) {
 		return 0, false
 	}
 	inode, known = l.entries[name]
@@ -228,7 +238,7 @@ func (c *cache) page(dir moraine.InodeID, after string, limit int) *wire.ReadDir
 
 func (c *cache) listing(dir uint64, after string, limit int) *wire.ReadDirReply {
 	l := c.use(dir)
-	if l == nil || !l.listed {
+	if l == nil || !l.listed || !c.shows(dir) {
 		return nil
 	}
 	first := sort.SearchStrings(l.names, after)

@@ -77,7 +77,7 @@ func leaseOf(a *wire.Attr) uint64 {
 
 func (f *filling) attr(a *wire.Attr) {
 	lease := leaseOf(a)
-	if !f.granted[lease] || !f.fresh(lease) || !f.fresh(a.Inode) {
+	if !f.granted[lease] || !f.fresh(lease) || !f.fresh(a.Inode) || !f.c.shows(a.Inode) {
 		return
 	}
 	l, old := f.c.leases[lease], f.c.attrs[a.Inode]
@@ -93,6 +93,12 @@ func (f *filling) attr(a *wire.Attr) {
 // entry caches that name in dir is what a describes, or, for nil, that it does not exist.
 func (f *filling) entry(dir uint64, name string, a *wire.Attr) bool {
 	if !f.granted[dir] || !f.fresh(dir) {
+		return false
+	}
+	if !f.c.shows(dir) {
+		if a != nil {
+			f.attr(a)
+		}
 		return false
 	}
 	l := f.c.leases[dir]
@@ -124,7 +130,8 @@ func (f *filling) page(dir uint64, after string, r *wire.ReadDirReply) {
 	for _, e := range r.Entries {
 		f.entry(dir, e.Name, e.Attr)
 	}
-	if l.partial == nil {
+	if l.partial == nil || !f.c.shows(dir) {
+		l.partial = nil
 		return
 	}
 	for _, e := range r.Entries {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/delegation"
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
@@ -52,7 +53,8 @@ type Conn struct {
 	session atomic.Pointer[Session]
 	// incarnation is the newest incarnation of the metadata that a server has named.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
-	cache       *cache // nil if disabled
+	cache       *cache           // nil if disabled
+	desk        *delegation.Desk // nil if nothing is delegated
 	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
 	// revoked is the version of the dialer's list of revoked servers. Both change together, under
@@ -72,6 +74,8 @@ type Config struct {
 	Patience       time.Duration
 	// CacheEntries bounds the cached names and attributes; 0 or less: none.
 	CacheEntries int
+	// Delegation lets the service delegate directories to the client. It needs a cache.
+	Delegation bool
 }
 
 // Deps are what a Conn works with. All but Reports are required.
@@ -99,6 +103,11 @@ func New(cfg Config, deps Deps) *Conn {
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
 	}
+	if m.cache != nil && cfg.Delegation {
+		m.desk = delegation.New(delegation.Deps{Service: delegated{m}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics,
+			Waits: waitFor("changes of delegated directories", &cfg, &deps)})
+		m.cache.desk = m.desk
+	}
 	m.endpointHealth = newEndpointHealth(m)
 	return m
 }
@@ -117,7 +126,19 @@ func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespons
 }
 
 // DoIn is Do that also returns the session under which the service answered.
-func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *Session, error) {
+func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (resp *wire.MetaResponse, s *Session, err error) {
+	resp, err = m.throughDesk(ctx, req, func() (*wire.MetaResponse, error) {
+		resp, s, err = m.pastDesk(ctx, req)
+		return resp, err
+	})
+	if s == nil {
+		s = m.Current()
+	}
+	return resp, s, err
+}
+
+// pastDesk is DoIn for what the desk does not answer.
+func (m *Conn) pastDesk(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *Session, error) {
 	began := m.Clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Since(began).Seconds()) }()
 	op := ops.Of(req)
@@ -146,6 +167,11 @@ func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 // DoUnder makes a mutation of something that s owns, under s and no other session. If s has
 // ended the error is SessionExpired, and later requests run under another session.
 func (m *Conn) DoUnder(ctx context.Context, req *wire.MetaRequest, s *Session) (*wire.MetaResponse, error) {
+	return m.throughDesk(ctx, req, func() (*wire.MetaResponse, error) { return m.under(ctx, req, s) })
+}
+
+// under is DoUnder for what the desk does not answer.
+func (m *Conn) under(ctx context.Context, req *wire.MetaRequest, s *Session) (*wire.MetaResponse, error) {
 	began := m.Clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Now().Sub(began).Seconds()) }()
 	resp, _, err := m.once(ctx, req, s, true)

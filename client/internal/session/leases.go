@@ -112,6 +112,7 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	st := &c.standing
 	st.trusted, st.carried, st.acked = false, 0, 0
 	st.epoch++
+	c.desk.Doubt()
 	c.loseAll()
 	// Leases that were being returned are no longer held.
 	c.back, c.returning = nil, map[uint64]struct{}{}
@@ -127,6 +128,7 @@ func (c *cache) begun(epoch uint64, r *wire.LeasesReply, sent time.Time) bool {
 		return false
 	}
 	c.recall(r.Recalls)
+	c.desk.Recall(r.Delegations)
 	st := &c.standing
 	st.trusted, st.sent, st.exact = true, sent, r.Exact
 	st.trust = time.Duration(r.TermMillis) * time.Millisecond * 3 / 4
@@ -226,7 +228,7 @@ func (c *cache) keeping() *wire.Leases {
 	if dropped && !c.loans.withheld(now) {
 		st.acked = st.carried
 	}
-	req := &wire.Leases{Epoch: st.epoch, Ack: st.acked}
+	req := &wire.Leases{Epoch: st.epoch, Ack: st.acked, Ending: c.desk.Ending()}
 	if !dropped { // copies may show what was recalled
 		return req
 	}
@@ -267,6 +269,7 @@ func (c *cache) took(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool
 		return false
 	}
 	c.recall(r.Recalls)
+	c.desk.Recall(r.Delegations)
 	for _, id := range req.Returned {
 		delete(c.returning, id)
 		c.events.add(id)

@@ -46,6 +46,9 @@ func (m *Conn) walkFrom(ctx context.Context, from moraine.InodeID, path string, 
 
 // StatInode returns the attributes of an inode. They may be shared and must not be changed.
 func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	if a, known, err := m.desk.Attr(ctx, uint64(inode)); known || err != nil {
+		return a, err
+	}
 	if a := m.cache.attr(inode); a != nil {
 		return a, nil
 	}
@@ -65,6 +68,15 @@ func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr
 
 // LookupAt returns the attributes of an entry, or nil if it does not exist.
 func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	inode, a, known, err := m.desk.Lookup(ctx, uint64(parent), name)
+	switch {
+	case err != nil || known && (a != nil || inode == 0):
+		return a, err
+	case known:
+		if a, err := m.StatInode(ctx, moraine.InodeID(inode)); !retry.IsKind(err, moraine.NotFound) {
+			return a, err
+		}
+	}
 	if m.cache == nil || !isName(name) {
 		resp, err := m.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
 			Parent: uint64(parent), Name: name}}})
@@ -73,7 +85,7 @@ func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string
 		}
 		return resp.GetEntry().GetAttr(), err
 	}
-	a, known := m.cache.lookup(parent, name)
+	a, known = m.cache.lookup(parent, name)
 	if known {
 		return a, nil
 	}
@@ -93,6 +105,9 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 	if limit <= 0 || limit > maxReadDirPage {
 		limit = maxReadDirPage
 	}
+	if r, known, err := m.desk.Page(ctx, uint64(dir), after, limit); known || err != nil {
+		return r, err
+	}
 	if r := m.cache.page(dir, after, limit); r != nil {
 		return r, nil
 	}
@@ -110,7 +125,9 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 }
 
 // HasNoXattrs reports whether an inode is known to have no extended attributes.
-func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool { return m.cache.hasNoXattrs(inode) }
+func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool {
+	return m.desk.HasNoXattrs(uint64(inode)) || m.cache.hasNoXattrs(inode)
+}
 
 // CacheItems is how many names, attributes and leases are cached now.
 func (m *Conn) CacheItems() int {

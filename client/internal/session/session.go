@@ -52,6 +52,7 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	}
 	running.Go(func() { m.renewEvery(life) })
 	if m.cache != nil {
+		m.desk.Start(life, running)
 		running.Go(func() { m.keepLeases(life) })
 		running.Go(func() { m.cache.dropEach(life, running.Go) })
 	}

@@ -1,0 +1,213 @@
+package delegation
+
+import (
+	"context"
+	"time"
+
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// The desk asks for a directory after enough creates of its client in it within askWindow.
+	askAfter, askWindow = 2, time.Second
+	// firstPause is for how long it asks not again after a recall, or a refusal; the pause doubles up to
+	// lastPause with each further recall.
+	firstPause, lastPause = 10 * time.Second, 5 * time.Minute
+	// maxAsks bounds the directories of which the desk remembers creates and recalls.
+	maxAsks = 4096
+	// maxListed is how many entries a directory has at most when the desk asks for it, and maxNames how
+	// many it may get before it is given back.
+	maxListed, maxNames = 20_000, 200_000
+	// listPage is how many entries one request lists.
+	listPage = 1000
+)
+
+// ask is what the desk remembers of a directory that is not delegated, or was recalled.
+type ask struct {
+	creates int // since a time
+	since   time.Time
+	asking  bool
+	// recalled says that the service recalled the directory before the desk had its answer.
+	recalled bool
+	from     time.Time // the desk does not ask before
+	pause    time.Duration
+}
+
+func (d *Desk) askOf(id uint64) *ask {
+	a := d.asks[id]
+	if a == nil {
+		if len(d.asks) >= maxAsks {
+			for id, a := range d.asks {
+				if !a.asking {
+					delete(d.asks, id)
+				}
+			}
+		}
+		a = &ask{}
+		d.asks[id] = a
+	}
+	return a
+}
+
+// made counts a create that the service carried out. After enough of them in a directory, the desk asks
+// for it. The caller holds the mutex.
+func (d *Desk) made(parent uint64) {
+	st := d.Service.Standing()
+	if d.dirs[parent] != nil || st == (Standing{}) || len(d.dirs) >= manyDirs {
+		return
+	}
+	now, a := d.Clock.Now(), d.askOf(parent)
+	if now.Sub(a.since) > askWindow {
+		a.creates, a.since = 0, now
+	}
+	if a.creates++; a.creates < askAfter || a.asking || now.Before(a.from) {
+		return
+	}
+	a.asking = true
+	d.running.Go(func() { d.request(parent, st) })
+}
+
+// recalled notes the recall of a directory. The caller holds the mutex.
+func (d *Desk) recalled(id uint64) {
+	a := d.askOf(id)
+	a.recalled = a.asking
+	now := d.Clock.Now()
+	if now.Sub(a.from) > lastPause {
+		a.pause = 0
+	}
+	a.pause = min(max(2*a.pause, firstPause), lastPause)
+	a.from = now.Add(a.pause)
+}
+
+// request asks for a directory.
+func (d *Desk) request(id uint64, st Standing) {
+	d.mu.Lock()
+	want := uint32(0)
+	if d.session != st.Session || d.numbers.left() == 0 {
+		want = firstNumbers
+	}
+	d.mu.Unlock()
+	resp, err := d.Service.Send(d.life, &wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Inode: id, Numbers: want}}}, st.Session)
+	r := resp.GetDelegate()
+	if r.GetDelegated() {
+		d.Service.Hide(id)
+		d.Service.AwaitLent(d.life, id)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.askOf(id)
+	a.asking = false
+	if r.GetCount() > 0 && d.adopt(st.Session) {
+		d.numbers.got(r)
+	}
+	if !r.GetDelegated() {
+		d.Log.Debug("the service delegates no directory", "inode", id, "why", r.GetWhy(), "err", err)
+		a.from = d.Clock.Now().Add(firstPause)
+		return
+	}
+	d.Metrics.Delegations.Inc()
+	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirEnding}
+	d.nodes[id], d.dirs[id] = &node{attr: r.Attr, dir: l}, l
+	usable := d.adopt(st.Session) && !a.recalled
+	a.recalled = false
+	if usable {
+		d.load(l, true)
+		return
+	}
+	l.state = dirLoading
+	d.give(l)
+}
+
+// adopt makes a session the one of all delegations, if the desk has none of another. The caller holds
+// the mutex.
+func (d *Desk) adopt(session uint64) bool {
+	if d.session == session {
+		return true
+	}
+	if len(d.queue.ops) > 0 {
+		return false
+	}
+	for _, l := range d.dirs {
+		if l.under.Session == d.session {
+			return false
+		}
+	}
+	d.session, d.numbers = session, numbers{}
+	return true
+}
+
+// load reads the attributes of a directory, and its names if listed is set, while no request may
+// change them. The caller holds the mutex.
+func (d *Desk) load(l *dir, listed bool) {
+	l.state = dirLoading
+	d.wake()
+	d.running.Go(func() {
+		attr, names, err := d.read(d.life, l.id, listed)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		n := d.nodes[l.id]
+		if l.state != dirLoading || n == nil || n.dir != l {
+			return
+		}
+		if err != nil || len(names) > maxListed {
+			d.Log.Debug("a delegated directory is given back", "inode", l.id, "names", len(names), "err", err)
+			d.askOf(l.id).from = d.Clock.Now().Add(lastPause)
+			d.give(l)
+			return
+		}
+		n.attr, l.stale, l.state = attr, false, dirLive
+		if listed {
+			l.names = names
+		}
+		d.wake()
+	})
+}
+
+// read reads a directory as it is when its queue is sent and no request changes it.
+func (d *Desk) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, map[string]entry, error) {
+	var last, session uint64
+	err := d.until(ctx, func() bool {
+		last, session = max(last, d.queue.last), d.session
+		if d.queue.done < last && d.queue.about[id] > 0 {
+			d.want(last)
+			return false
+		}
+		return d.holds[id] == 0
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: id}}}, session)
+	attr := resp.GetEntry().GetAttr()
+	if err == nil && attr == nil {
+		err = retry.BadReply("stat")
+	}
+	if err != nil || !listed {
+		return attr, nil, err
+	}
+	names, err := d.list(ctx, id, session)
+	return attr, names, err
+}
+
+// list reads the names of a directory, up to one page past maxListed.
+func (d *Desk) list(ctx context.Context, id, session uint64) (map[string]entry, error) {
+	names, after := map[string]entry{}, ""
+	for {
+		resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: id, After: after, Limit: listPage}}}, session)
+		r := resp.GetReadDir()
+		if err == nil && r == nil {
+			err = retry.BadReply("read directory")
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range r.Entries {
+			names[e.Name] = entry{e.Attr.GetInode(), e.Attr.GetType()}
+			after = e.Name
+		}
+		if !r.More || len(r.Entries) == 0 || len(names) > maxListed {
+			return names, nil
+		}
+	}
+}

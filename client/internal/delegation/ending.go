@@ -1,0 +1,216 @@
+package delegation
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxDirs is how many directories are delegated at most. Above manyDirs, and manyNodes inodes, the
+	// desk gives back those that it has not used for the longest time. The service ends at 4,096.
+	maxDirs, manyDirs, manyNodes = 3500, 3000, 100_000
+	// endBatch is how many directories one request gives back, as the service takes.
+	endBatch = 256
+	// tendEvery is how often the keeper looks whether it has work.
+	tendEvery = time.Second
+)
+
+// notices are what the cache learns from the service while it holds its own mutex.
+type notices struct {
+	mu       sync.Mutex
+	recalled []uint64            // that the keeper has not seen
+	ending   map[uint64]struct{} // recalled directories that are not given back yet
+}
+
+// Recall takes the directories that the service recalls. It does not wait.
+func (d *Desk) Recall(dirs []uint64) {
+	if d == nil || len(dirs) == 0 {
+		return
+	}
+	n := &d.notices
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, id := range dirs {
+		if _, ok := n.ending[id]; !ok {
+			if n.ending == nil {
+				n.ending = map[uint64]struct{}{}
+			}
+			n.ending[id] = struct{}{}
+			n.recalled = append(n.recalled, id)
+		}
+	}
+	signal(d.tend)
+}
+
+// Ending returns the recalled directories that are not given back yet. It does not wait.
+func (d *Desk) Ending() []uint64 {
+	if d == nil {
+		return nil
+	}
+	n := &d.notices
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ids := make([]uint64, 0, len(n.ending))
+	for id := range n.ending {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Doubt makes the desk look at once whether the standing has ended. It does not wait.
+func (d *Desk) Doubt() {
+	if d != nil {
+		signal(d.tend)
+	}
+}
+
+// keep gives directories back, when it must, until ctx ends.
+func (d *Desk) keep(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.tend:
+		case <-d.Clock.After(tendEvery):
+		}
+		d.tendAll()
+	}
+}
+
+// tendAll begins to give back what is recalled, whose standing has ended, or that is too much.
+func (d *Desk) tendAll() {
+	n := &d.notices
+	n.mu.Lock()
+	recalled := n.recalled
+	n.recalled = nil
+	n.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range recalled {
+		d.Metrics.DelegationRecalls.Inc()
+		d.recalled(id)
+		if l := d.dirs[id]; l != nil {
+			d.give(l)
+		} else if session := d.session; !d.askOf(id).asking {
+			d.running.Go(func() { d.giveBack([]uint64{id}, session) })
+		}
+	}
+	if len(d.dirs) == 0 {
+		return
+	}
+	now := d.Service.Standing()
+	for _, l := range d.dirs {
+		if now != (Standing{}) && l.under != now || len(l.names) > maxNames {
+			d.give(l)
+		}
+	}
+	d.shrink()
+}
+
+// shrink gives back the directories that were not used for the longest time, if there are too many.
+func (d *Desk) shrink() {
+	for inode, n := range d.nodes {
+		if len(d.nodes) <= manyNodes {
+			break
+		}
+		if n.dir == nil && d.queue.about[inode] == 0 {
+			d.unbear(inode)
+		}
+	}
+	if len(d.dirs) <= manyDirs {
+		return
+	}
+	all := make([]*dir, 0, len(d.dirs))
+	for _, l := range d.dirs {
+		if l.state == dirLive {
+			all = append(all, l)
+		}
+	}
+	slices.SortFunc(all, func(a, b *dir) int { return int(int64(a.used) - int64(b.used)) })
+	for _, l := range all[:(len(all)+7)/8] {
+		d.give(l)
+	}
+}
+
+// giveAll begins to give all directories back. The caller holds the mutex.
+func (d *Desk) giveAll() {
+	for _, l := range d.dirs {
+		d.give(l)
+	}
+}
+
+// give begins to give a directory back: the desk works there no more. The caller holds the mutex.
+func (d *Desk) give(l *dir) {
+	if l.state == dirEnding {
+		return
+	}
+	l.state = dirEnding
+	first := len(d.giving) == 0
+	d.giving = append(d.giving, l.id)
+	if first {
+		d.running.Go(d.giveEach)
+	}
+	d.wake()
+}
+
+// giveEach gives back what give has collected.
+func (d *Desk) giveEach() {
+	for {
+		d.mu.Lock()
+		ids := d.giving
+		if len(ids) > endBatch {
+			ids = ids[:endBatch]
+		}
+		if len(ids) == 0 {
+			d.mu.Unlock()
+			return
+		}
+		ids, session := slices.Clone(ids), d.session
+		d.mu.Unlock()
+		d.giveBack(ids, session)
+		d.mu.Lock()
+		d.giving = d.giving[len(ids):]
+		d.mu.Unlock()
+	}
+}
+
+// giveBack gives directories back, after what is queued.
+func (d *Desk) giveBack(ids []uint64, session uint64) {
+	d.mu.Lock()
+	last := d.queue.last
+	d.mu.Unlock()
+	for try := 0; d.awaitSent(d.life, last) != nil && retry.Pause(d.life, d.Clock, try); try++ {
+	}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{Inodes: ids}}}
+	for try := 0; ; try++ {
+		_, err := d.Service.Send(d.life, req, session)
+		if err == nil || retry.IsKind(err, moraine.SessionExpired) || !retry.Pause(d.life, d.Clock, try) {
+			break
+		}
+	}
+	d.notices.over(ids)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		if l := d.dirs[id]; l != nil && l.state == dirEnding {
+			d.forget(l)
+		}
+	}
+	d.wake()
+}
+
+// over forgets recalls that are carried out.
+func (n *notices) over(ids []uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, id := range ids {
+		delete(n.ending, id)
+	}
+}

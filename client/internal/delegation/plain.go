@@ -1,0 +1,209 @@
+package delegation
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
+)
+
+// reach is what a request to the service has to do with the desk.
+type reach struct {
+	reads []uint64 // inodes of which the service must know all that was changed
+	all   bool     // of all inodes
+	named []uint64 // inodes that it may change
+	ends  bool     // it may change any: nothing is delegated meanwhile
+}
+
+// reachOf returns the reach of a request. One that is not listed is one of the worst kind.
+func reachOf(req *wire.MetaRequest) reach {
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_GetAttr:
+		return reach{reads: []uint64{op.GetAttr.GetInode()}}
+	case *wire.MetaRequest_Lookup:
+		return reach{reads: []uint64{op.Lookup.GetParent()}}
+	case *wire.MetaRequest_ReadDir:
+		return reach{reads: []uint64{op.ReadDir.GetInode()}}
+	case *wire.MetaRequest_GetXattr:
+		return reach{reads: []uint64{op.GetXattr.GetInode()}}
+	case *wire.MetaRequest_GetExtents:
+		return reach{reads: []uint64{op.GetExtents.GetInode()}}
+	case *wire.MetaRequest_Grant:
+		return reach{reads: []uint64{op.Grant.GetInode()}}
+	case *wire.MetaRequest_GetPolicy:
+		return reach{reads: []uint64{op.GetPolicy.GetInode()}}
+	case *wire.MetaRequest_Create, *wire.MetaRequest_Link, *wire.MetaRequest_SetAttr, *wire.MetaRequest_SetXattr, *wire.MetaRequest_Commit:
+		named := transport.Named(req)
+		return reach{reads: named, named: named}
+	case *wire.MetaRequest_Remove, *wire.MetaRequest_Rename:
+		return reach{all: true, named: transport.Named(req)} // a name may be of any inode
+	case *wire.MetaRequest_Release:
+		return reach{reads: op.Release.GetInodes(), named: op.Release.GetInodes()}
+	case *wire.MetaRequest_SetLock:
+		return reach{reads: []uint64{op.SetLock.GetInode()}}
+	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_ReportBadChunks, *wire.MetaRequest_Place:
+		return reach{}
+	}
+	switch effect := ops.Of(req).Effect; {
+	case effect == wire.Operation_READ || effect == wire.Operation_ACTION:
+		return reach{all: true}
+	case effect == wire.Operation_COMMAND:
+		return reach{all: true, ends: true}
+	}
+	return reach{}
+}
+
+// Begin begins a request that goes to the service. It waits until what the request depends on is
+// there. The caller calls end, if it is not nil, with the outcome.
+func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire.MetaResponse, error), err error) {
+	if d == nil {
+		return nil, nil
+	}
+	op := ops.Of(req)
+	if op == nil || !d.engaged.Load() && op.Effect != wire.Operation_COMMAND {
+		return nil, nil
+	}
+	r := reachOf(req)
+	target := uint64(0)
+	err = d.until(ctx, func() bool {
+		if target == 0 {
+			target = d.target(r)
+		}
+		if !d.ready(r, target) {
+			return false
+		}
+		for _, inode := range r.named {
+			d.holds[inode]++
+		}
+		return true
+	})
+	if err != nil || len(r.named) == 0 {
+		return nil, err
+	}
+	return func(resp *wire.MetaResponse, err error) { d.ended(req, r, resp, err) }, nil
+}
+
+// target is the last change on which a request depends. The caller holds the mutex.
+func (d *Desk) target(r reach) uint64 {
+	if r.all {
+		return d.queue.last
+	}
+	for _, inode := range r.reads {
+		if d.queue.about[inode] > 0 {
+			return d.queue.last
+		}
+	}
+	return 0
+}
+
+// ready reports whether a request may go to the service. The caller holds the mutex.
+func (d *Desk) ready(r reach, target uint64) bool {
+	if r.ends && len(d.dirs) > 0 {
+		d.giveAll()
+		return false
+	}
+	if d.queue.done < target {
+		d.want(target)
+		return false
+	}
+	for _, inode := range r.named {
+		if n := d.nodes[inode]; n != nil && n.dir != nil && n.dir.state == dirLoading {
+			return false
+		}
+	}
+	return true
+}
+
+// ended ends a request that may have changed inodes.
+func (d *Desk) ended(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, inode := range r.named {
+		if d.holds[inode]--; d.holds[inode] == 0 {
+			delete(d.holds, inode)
+		}
+	}
+	a := resp.GetEntry().GetAttr()
+	if a == nil {
+		a = resp.GetCommit().GetAttr()
+	}
+	if a != nil {
+		d.times.saw(a.Ctime, d.Clock.Now())
+	}
+	d.follow(req, r, resp, err)
+	if c := req.GetCreate(); c != nil && err == nil {
+		d.made(c.Parent)
+	}
+	d.wake()
+}
+
+// follow brings the table to what a request did at the service. The caller holds the mutex.
+func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, err error) {
+	if err != nil && !unsure(err) {
+		return
+	}
+	for _, inode := range r.named {
+		if n := d.nodes[inode]; n != nil && n.dir != nil && !d.followIn(n.dir, req, resp, err) {
+			d.give(n.dir)
+		}
+		d.unbear(inode)
+	}
+	if gone := resp.GetRemove().GetInode(); gone != 0 {
+		if n := d.nodes[gone]; n != nil {
+			d.end(n)
+		}
+	}
+}
+
+// followIn brings the names of a directory to what a request did. It returns false if it cannot.
+func (d *Desk) followIn(l *dir, req *wire.MetaRequest, resp *wire.MetaResponse, err error) bool {
+	if err != nil {
+		return false
+	}
+	a := resp.GetEntry().GetAttr()
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Create:
+		l.put(op.Create.Name, entry{a.GetInode(), a.GetType()})
+	case *wire.MetaRequest_Link:
+		if op.Link.Parent == l.id {
+			l.put(op.Link.Name, entry{a.GetInode(), a.GetType()})
+		}
+	case *wire.MetaRequest_Remove:
+		l.remove(op.Remove.Name)
+	case *wire.MetaRequest_Rename:
+		return d.followRename(l, op.Rename, a)
+	case *wire.MetaRequest_SetAttr, *wire.MetaRequest_SetXattr:
+	default: // a commit with a name
+		return false
+	}
+	return true
+}
+
+// followRename is followIn for the rename of what a describes.
+func (d *Desk) followRename(l *dir, op *wire.Rename, a *wire.Attr) bool {
+	if op.Exchange || op.Whiteout || a == nil || a.Nlink > 1 && a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return false
+	}
+	if l.id == op.Parent {
+		l.remove(op.Name)
+	}
+	if l.id == op.NewParent {
+		if n := d.nodes[l.names[op.NewName].inode]; n != nil && n.attr.Inode != a.Inode {
+			d.end(n)
+		}
+		l.put(op.NewName, entry{a.Inode, a.Type})
+	}
+	d.unbear(a.Inode)
+	return true
+}
+
+// unsure reports whether a failed request may have changed something.
+func unsure(err error) bool {
+	switch moraine.KindOf(err) {
+	case moraine.Timeout, moraine.Canceled, moraine.SessionExpired, moraine.Unavailable, moraine.IOError:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,158 @@
+package delegation
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// maxBatchOps and maxBatchBytes bound one batch, as the service does.
+	maxBatchOps, maxBatchBytes = 512, 1 << 20
+	// batchOps is how many changes are sent although nobody waits for them, and linger how long fewer
+	// of them wait for others.
+	batchOps, linger = 256, 5 * time.Millisecond
+	// maxQueueOps and maxQueueBytes bound the queue: further changes wait.
+	maxQueueOps, maxQueueBytes = 4096, 8 << 20
+)
+
+// change is one change in the queue.
+type change struct {
+	wire  *wire.BatchOp
+	node  *node
+	dirs  [2]*dir  // whose names it changes
+	about []uint64 // inodes that it names or changes
+	seq   uint64
+	bytes int
+	born  time.Time
+	sent  bool // it is in a batch, and does not change any more
+	err   error
+}
+
+// queue are the changes that the service has not confirmed, in order.
+type queue struct {
+	ops    []*change
+	bytes  int
+	last   uint64 // number of the newest change
+	done   uint64 // changes up to this number are confirmed, or lost
+	wanted uint64 // somebody waits for the changes up to this number
+	about  map[uint64]int
+}
+
+// room reports whether the queue takes another change.
+func (q *queue) room() bool {
+	if len(q.ops) < maxQueueOps && q.bytes < maxQueueBytes {
+		return true
+	}
+	q.wanted = q.last
+	return false
+}
+
+// enqueue adds a change about inodes. The caller holds the mutex.
+func (d *Desk) enqueue(c *change, about ...uint64) {
+	q := &d.queue
+	q.last++
+	c.seq, c.about, c.born = q.last, about, d.Clock.Now()
+	c.bytes = proto.Size(c.wire) + 4
+	q.ops = append(q.ops, c)
+	q.bytes += c.bytes
+	for _, inode := range about {
+		q.about[inode]++
+	}
+	c.node.last = c
+	for _, l := range c.dirs {
+		if l != nil {
+			l.last = c
+		}
+	}
+	d.Metrics.DelegatedOps.Inc()
+	d.engaged.Store(true)
+	if n := len(q.ops); n == 1 || n == batchOps || !q.room() {
+		signal(d.send)
+	}
+}
+
+// grow counts bytes that a change got.
+func (q *queue) grow(c *change) {
+	was := c.bytes
+	c.bytes = proto.Size(c.wire) + 4
+	q.bytes += c.bytes - was
+}
+
+// want makes the sender send the changes up to a number at once. The caller holds the mutex.
+func (d *Desk) want(seq uint64) {
+	if seq > d.queue.wanted {
+		d.queue.wanted = seq
+	}
+	if d.queue.wanted > d.queue.done {
+		signal(d.send)
+	}
+}
+
+// awaitSent waits until the changes up to a number are confirmed, or lost.
+func (d *Desk) awaitSent(ctx context.Context, seq uint64) error {
+	return d.until(ctx, func() bool {
+		d.want(seq)
+		return d.queue.done >= seq
+	})
+}
+
+// Sync waits until all that was changed so far is confirmed. It returns, once, what a change of the
+// inode lost; 0: of any inode.
+func (d *Desk) Sync(ctx context.Context, inode uint64) error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	last := d.queue.last
+	d.mu.Unlock()
+	if err := d.awaitSent(ctx, last); err != nil {
+		return err
+	}
+	return d.Fault(inode)
+}
+
+// Fault returns, once, what a change of an inode, or in a directory, lost.
+func (d *Desk) Fault(inode uint64) error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.faults[inode]
+	delete(d.faults, inode)
+	return err
+}
+
+// maxFaults bounds the remembered errors.
+const maxFaults = 1024
+
+// lost records that a change is lost. The caller holds the mutex.
+func (d *Desk) lost(c *change, err error) {
+	c.err = err
+	d.Metrics.DelegatedLost.Inc()
+	d.Log.Error("a change in a delegated directory is lost", "change", nameOf(c.wire), "inode", c.node.attr.Inode, "name", c.node.name, "err", err)
+	for _, inode := range c.about {
+		if _, ok := d.faults[inode]; ok || len(d.faults) < maxFaults {
+			d.faults[inode] = err
+		}
+	}
+}
+
+// nameOf names a change in the log.
+func nameOf(op *wire.BatchOp) string {
+	switch op.Op.(type) {
+	case *wire.BatchOp_Create:
+		return "create"
+	case *wire.BatchOp_Remove:
+		return "remove"
+	case *wire.BatchOp_Rename:
+		return "rename"
+	case *wire.BatchOp_SetAttr:
+		return "set attributes"
+	}
+	return "content"
+}

@@ -1,0 +1,140 @@
+package delegation
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sendEach sends batches, one after the other, until ctx ends.
+func (d *Desk) sendEach(ctx context.Context) {
+	for ctx.Err() == nil {
+		batch, session, due := d.nextBatch()
+		if len(batch) > 0 {
+			d.sendBatch(ctx, batch, session)
+			continue
+		}
+		var timer <-chan time.Time
+		if due > 0 {
+			timer = d.Clock.After(due)
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.send:
+		case <-timer:
+		}
+	}
+}
+
+// nextBatch takes the changes of the next batch. Without any, due says when there are some to send;
+// 0: the queue is empty.
+func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := &d.queue
+	if len(q.ops) == 0 {
+		return nil, 0, 0
+	}
+	if q.wanted <= q.done && len(q.ops) < batchOps {
+		if left := linger - d.Clock.Since(q.ops[0].born); left > 0 {
+			return nil, 0, left
+		}
+	}
+	bytes := 0
+	for _, c := range q.ops {
+		if bytes += c.bytes; len(batch) == maxBatchOps || len(batch) > 0 && bytes > maxBatchBytes {
+			break
+		}
+		c.sent = true
+		batch = append(batch, c)
+	}
+	return batch, d.session, 0
+}
+
+// sendBatch sends changes and records what became of them.
+func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
+	b := &wire.Batch{Ops: make([]*wire.BatchOp, len(batch))}
+	for i, c := range batch {
+		b.Ops[i] = c.wire
+	}
+	d.Metrics.DelegationBatches.Inc()
+	resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: b}}, session)
+	results := resp.GetBatch().GetResults()
+	if err == nil && len(results) != len(batch) {
+		err = retry.BadReply("batch")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.loseAll(&moraine.Error{Op: "batch", Kind: moraine.IOError, Err: fmt.Errorf("the changes did not reach the service: %w", err)})
+		return
+	}
+	failed := false
+	for i, c := range batch {
+		if results[i].Error != nil {
+			d.lost(c, lossOf(transport.ErrorFromWire(results[i].Error)))
+			failed = true
+		}
+		if results[i].Undelegated && c.node.dir != nil {
+			d.give(c.node.dir)
+		}
+	}
+	d.confirm(len(batch))
+	if failed { // the table differs from the service's
+		d.giveAll()
+	}
+	d.wake()
+}
+
+// lossOf is the error of a change that the service did not carry out.
+func lossOf(err error) error {
+	if retry.IsKind(err, moraine.NoSpace) || retry.IsKind(err, moraine.QuotaExceeded) {
+		return err
+	}
+	return &moraine.Error{Op: "batch", Kind: moraine.IOError, Err: fmt.Errorf("the service refused what was done in a delegated directory: %w", err)}
+}
+
+// confirm takes the first n changes from the queue. The caller holds the mutex.
+func (d *Desk) confirm(n int) {
+	q := &d.queue
+	for _, c := range q.ops[:n] {
+		q.done = c.seq
+		q.bytes -= c.bytes
+		for _, inode := range c.about {
+			if q.about[inode]--; q.about[inode] == 0 {
+				delete(q.about, inode)
+			}
+		}
+		if c.node.last == c {
+			c.node.last = nil
+		}
+		if c.node.made == c {
+			c.node.made = nil
+		}
+		for _, l := range c.dirs {
+			if l != nil && l.last == c {
+				l.last = nil
+			}
+		}
+	}
+	clear(q.ops[:n])
+	if q.ops = q.ops[n:]; len(q.ops) == 0 {
+		q.ops = nil
+	}
+}
+
+// loseAll gives up all changes and delegations: their session has ended, or the service does not
+// answer. The caller holds the mutex.
+func (d *Desk) loseAll(err error) {
+	for _, c := range d.queue.ops {
+		d.lost(c, err)
+	}
+	d.confirm(len(d.queue.ops))
+	d.giveAll()
+	d.wake()
+}

@@ -1,0 +1,95 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/delegation"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
+)
+
+// throughDesk lets the desk answer a request, or sends it when what is queued before it has arrived.
+func (m *Conn) throughDesk(ctx context.Context, req *wire.MetaRequest, send func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+	if resp, done, err := m.desk.Do(ctx, req); done {
+		return resp, err
+	}
+	end, err := m.desk.Begin(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := send()
+	if end != nil {
+		end(resp, err)
+	}
+	return resp, err
+}
+
+// Sync waits until the service has all that the desk did so far. It returns, once, what a change of
+// the inode, or of its names if it is a directory, lost.
+func (m *Conn) Sync(ctx context.Context, inode moraine.InodeID) error {
+	return m.desk.Sync(ctx, uint64(inode))
+}
+
+// Fault returns, once, what a change that the desk did to an inode lost.
+func (m *Conn) Fault(inode moraine.InodeID) error { return m.desk.Fault(uint64(inode)) }
+
+// delegated is the service as a desk needs it.
+type delegated struct{ m *Conn }
+
+// Send implements delegation.Service.
+func (s delegated) Send(ctx context.Context, req *wire.MetaRequest, session uint64) (*wire.MetaResponse, error) {
+	now := s.m.Current()
+	if now == nil || now.Id != session {
+		return nil, &moraine.Error{Op: opName(req), Kind: moraine.SessionExpired, Err: fmt.Errorf("session %s has ended", moraine.SessionID(session))}
+	}
+	if ops.Of(req).Numbered(req) {
+		return s.m.under(ctx, req, now)
+	}
+	resp, _, err := s.m.once(ctx, req, now, false)
+	return resp, err
+}
+
+// Standing implements delegation.Service.
+func (s delegated) Standing() delegation.Standing {
+	c := s.m.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.usable() {
+		return delegation.Standing{}
+	}
+	return delegation.Standing{Session: c.standing.session, Epoch: c.standing.epoch}
+}
+
+// Hide implements delegation.Service.
+func (s delegated) Hide(inodes ...uint64) {
+	c := s.m.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, inode := range inodes {
+		c.hidden[inode] = struct{}{}
+		c.dropAttr(inode)
+		if l := c.leases[inode]; l != nil {
+			c.items -= len(l.entries)
+			clear(l.entries)
+			l.unlist()
+		}
+	}
+}
+
+// Show implements delegation.Service. Answers on their way may be old.
+func (s delegated) Show(inodes ...uint64) {
+	c := s.m.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, inode := range inodes {
+		delete(c.hidden, inode)
+		c.events.add(inode)
+	}
+}
+
+// AwaitLent implements delegation.Service.
+func (s delegated) AwaitLent(ctx context.Context, dir uint64) {
+	s.m.cache.loans.awaitLoan(ctx, dir)
+}
