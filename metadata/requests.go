@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,7 +20,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	}
 	err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 		asOf = applied
-		resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req)
+		resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req, moraine.SessionID(c.Req.Session))
 		return err
 	})
 	if err != nil {

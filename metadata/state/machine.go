@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/delegation"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/movers"
@@ -59,7 +60,10 @@ type Result struct {
 	// Repeated says that the answer was kept from an earlier command. Touched then does not have
 	// that command's changes.
 	Repeated bool
-	Events   kvtx.Events
+	// Met are delegated directories that the command met. It had no effect, no answer is kept, and
+	// Response is no answer for its caller: it must be repeated after these delegations.
+	Met    []kvtx.Met
+	Events kvtx.Events
 }
 
 // Apply applies one command at a log index, and is deterministic. A user-level failure is in
@@ -86,10 +90,10 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	}
 	b.Count[record.CCommands]++
 	b.Count[record.CWall] = max(b.Count[record.CWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
-	t := b.Begin()
-	t.Now = int64(b.Count[record.CWall])
-	t.Caller = cmd.GetCaller()
-	t.SettleTime = cmd.GetSettleMillis()
+	if req := cmd.GetRequest(); req.GetBatch() != nil {
+		return b.changes(cmd, req)
+	}
+	t := b.begin(cmd)
 	var resp *wire.MetaResponse
 	var err error
 	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {
@@ -101,13 +105,28 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 		}
 		resp, err = request(t, h, req.Request)
 	} else {
+		if cmd.GetRunJob() != nil { // a job does what a person requested
+			t.Meeting = &kvtx.Meeting{}
+		}
 		resp, err = guard(t, func() (*wire.MetaResponse, error) { return lead(t, cmd) })
+		if err == nil {
+			resp, err = unlessMet(t, resp)
+		}
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	b.Merge(t)
-	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Events: t.Events}, nil
+	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Met: t.Met, Events: t.Events}, nil
+}
+
+// begin returns a transaction of the command.
+func (b Batch) begin(cmd *statepb.Command) *kvtx.Tx {
+	t := b.Begin()
+	t.Now = int64(b.Count[record.CWall])
+	t.Caller = cmd.GetCaller()
+	t.SettleTime = cmd.GetSettleMillis()
+	return t
 }
 
 // guard runs a handler. It turns a user-level failure into the response and discards the handler's
@@ -192,6 +211,12 @@ func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.
 	resp, err := h.read(v, sc, req)
 	if err == nil {
 		err = names.Confine(v, sc, resp)
+	}
+	if v.Meeting != nil {
+		var failed error
+		if v.Seen.Met, failed = delegation.Met(v, sc); failed != nil {
+			return nil, failed
+		}
 	}
 	return resp, err
 }

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -71,7 +72,7 @@ func (m *model) stepAttr(c *client) {
 func (m *model) compareLease(c *client, a *wire.Attr) {
 	m.t.Helper()
 	req := &wire.MetaRequest{Partition: m.partition, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: a.Inode}}}
-	resp, seen, err := m.m.ReadSeen(m.store(), &statepb.Caller{Node: c.node}, req)
+	resp, seen, err := m.m.ReadSeen(m.store(), &statepb.Caller{Node: c.node}, req, moraine.SessionID(c.id))
 	if err != nil || len(seen.Touches) != 1 {
 		m.t.Fatalf("a read of %x shows %v (%v)", a.Inode, seen, err)
 	}

@@ -119,7 +119,7 @@ var handlers = checked([]handler{
 	781: {read: reading((*wire.MetaRequest).GetGetLock, locks.ReadLock)},
 	800: {mutate: mutating((*wire.MetaRequest).GetDelegate, delegation.Delegate)},
 	801: {mutate: mutating((*wire.MetaRequest).GetEndDelegation, delegation.EndDelegation)},
-	802: {mutate: mutating((*wire.MetaRequest).GetBatch, delegation.Batch)},
+	802: {mutate: wholeOnly},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }, ops.All())
@@ -146,6 +146,7 @@ var commands = [...]command{
 	640: commanding((*statepb.Command).GetAdoptChunks, fleet.AdoptChunks),
 	710: commanding((*statepb.Command).GetJudgeSteps, ckpt.JudgeSteps),
 	720: commanding((*statepb.Command).GetRetainSteps, ckpt.RetainSteps),
+	800: commanding((*statepb.Command).GetRevokeDelegation, delegation.RevokeDelegation),
 }
 
 func mutating[O any](op func(*wire.MetaRequest) O, do func(*kvtx.Tx, O) (*wire.MetaResponse, error)) mutation {

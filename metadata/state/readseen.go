@@ -1,6 +1,7 @@
 package state
 
 import (
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -8,10 +9,16 @@ import (
 )
 
 // ReadSeen is Read that also returns the cacheable items that the answer shows.
-func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, kvtx.Seen, error) {
+//
+// session is the caller's, which the request need not name: it meets none of its own delegations.
+// If seen.Met is not empty, the answer must not be sent.
+func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequest, session moraine.SessionID) (*wire.MetaResponse, kvtx.Seen, error) {
 	var seen kvtx.Seen
 	v := m.View(r)
 	v.Seen = &seen
+	if waits(caller) {
+		v.Meeting = &kvtx.Meeting{Session: session}
+	}
 	resp, err := answer(v, caller, req)
 	seen.All = true
 	if o := ops.Of(req); o != nil && o.Leased {

@@ -65,7 +65,7 @@ func (b *bench) readCacheable() cacheable {
 		lease, known := b.cached.leases[key]
 		if !known {
 			_, seen, err := b.m.ReadSeen(b.kv, &statepb.Caller{Role: "admin", Scope: "/"}, &wire.MetaRequest{Partition: b.partition,
-				Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(id)}}})
+				Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(id)}}}, 0)
 			if seen.All { // of another partition
 				return nil
 			}

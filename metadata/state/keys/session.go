@@ -45,6 +45,18 @@ func (k sessionKeys) SessionLock(s moraine.SessionID, i moraine.InodeID) []byte 
 	return k.u64x2(record.TabSessLock, uint64(s), uint64(i))
 }
 
+func (k sessionKeys) SessionDirs(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessDir, uint64(s))
+}
+
+func (k sessionKeys) SessionDir(s moraine.SessionID, dir moraine.InodeID) []byte {
+	return k.u64x2(record.TabSessDir, uint64(s), uint64(dir))
+}
+
+func (k sessionKeys) SessionNumbers(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessNumbers, uint64(s))
+}
+
 func (k sessionKeys) EndedSession(s moraine.SessionID) []byte {
 	return k.U64(record.TabEndedSession, uint64(s))
 }

@@ -25,6 +25,24 @@ type Events struct {
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
 	LocksChanged   []moraine.InodeID // inodes whose advisory locks changed
+	Undelegated    []moraine.InodeID // directories that are no longer delegated
+}
+
+// Add adds the events of a later command.
+func (e *Events) Add(o Events) {
+	e.JobsReady = e.JobsReady || o.JobsReady
+	e.RepairsQueued = e.RepairsQueued || o.RepairsQueued
+	e.Diverged = e.Diverged || o.Diverged
+	e.DevicesChanged = e.DevicesChanged || o.DevicesChanged
+	e.Deletions = e.Deletions || o.Deletions
+	e.Settled = e.Settled || o.Settled
+	e.Routing = max(e.Routing, o.Routing)
+	e.TreeMoved = e.TreeMoved || o.TreeMoved
+	e.DirUnnamed = e.DirUnnamed || o.DirUnnamed
+	e.StepsChanged = append(e.StepsChanged, o.StepsChanged...)
+	e.SessionsEnded = append(e.SessionsEnded, o.SessionsEnded...)
+	e.LocksChanged = append(e.LocksChanged, o.LocksChanged...)
+	e.Undelegated = append(e.Undelegated, o.Undelegated...)
 }
 
 // UnknownCommand returns the error that stops the node. A newer build proposed a command that this

@@ -27,6 +27,9 @@ const (
 	Added
 	// Removed: an entry was removed, or, without a name, the inode itself.
 	Removed
+	// Delegated: the inode is a directory that was delegated to the session of the command. Every
+	// other session drops all that the directory's lease covers.
+	Delegated
 )
 
 // Seen lists the cacheable items that an answer shows. An answer must not show changes before other
@@ -35,4 +38,6 @@ type Seen struct {
 	Touches []Touch
 	// All says that the answer may show anything.
 	All bool
+	// Met are delegated directories that the read met. The answer must not be sent.
+	Met []Met
 }

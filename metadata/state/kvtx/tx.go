@@ -22,6 +22,9 @@ type View struct {
 	K keys.Keys
 	// Seen, if not nil, collects the cacheable items that an answer shows.
 	Seen *Seen
+	// Meeting, if not nil, collects the delegated directories that a request reads. It is nil for
+	// the leader's own commands and for servers, which do not wait for delegations.
+	Meeting *Meeting
 }
 
 // Get implements Reader.
@@ -161,6 +164,8 @@ type Tx struct {
 	Events  Events
 	// Read are the inodes that the command read, whether it succeeded or not.
 	Read []moraine.InodeID
+	// Met are the delegated directories that the command met: it has no effect and no answer.
+	Met []Met
 	// Repeated says that the response is the kept answer of an earlier command.
 	Repeated bool
 }

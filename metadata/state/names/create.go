@@ -11,7 +11,10 @@ import (
 )
 
 // Create creates a file, a directory, a symbolic link or a special file.
-func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
+func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) { return CreateAs(t, op, 0) }
+
+// CreateAs is Create with a reserved inode number. The name must then be free. 0: the next number.
+func CreateAs(t *kvtx.Tx, op *wire.Create, id moraine.InodeID) (*wire.MetaResponse, error) {
 	if err := checkCreate(op); err != nil {
 		return nil, err
 	}
@@ -26,6 +29,9 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ok && id != 0 {
+		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
+	}
 	if ok {
 		return existing(t, op, e)
 	}
@@ -35,7 +41,7 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	n := newInode(t.Scope, op)
 	inheritGroup(&n, dir)
-	n.Tenant, n.Parent = tenant, dir.Id
+	n.Id, n.Tenant, n.Parent = id, tenant, dir.Id
 	n.Name = op.GetName()
 	child, err := MakeInode(t, n)
 	if err != nil {

@@ -2,6 +2,7 @@ package names
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/delegation"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/locks"
@@ -26,6 +27,9 @@ func delInode(t *kvtx.Tx, i *record.Inode) error {
 		t.Count[record.CPolicies]--
 	}
 	if i.Typ == record.TypeDirectory {
+		if err := delegation.Drop(t, i); err != nil {
+			return err
+		}
 		if err := orphanSteps(t, i); err != nil {
 			return err
 		}

@@ -27,16 +27,18 @@ func CheckName(op, name string) error {
 // MakeInode issues a number for i, sets its times and writes it. A file starts empty at the first
 // generation.
 func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
-	id, err := t.NextID(record.CInode)
-	if err != nil {
-		return nil, err
-	}
 	n := &i
-	n.Id = moraine.InodeID(id)
+	if n.Id == 0 {
+		id, err := t.NextID(record.CInode)
+		if err != nil {
+			return nil, err
+		}
+		n.Id = moraine.InodeID(id)
+	}
 	n.Mode &= 0o7777
 	n.Atime, n.Mtime, n.Ctime = t.Now, t.Now, t.Now
 	if n.Typ == record.TypeFile {
-		n.Generation = moraine.Generation(uint64(id.Incarnation())<<56 | 1)
+		n.Generation = moraine.Generation(uint64(moraine.ID(n.Id).Incarnation())<<56 | 1)
 	}
 	tree.Remember(t, n)
 	t.Insert(t.K.Inode(n.Id), n.Encode())

@@ -74,6 +74,7 @@ var codecs = append([]valueKind{
 		Size: 1 << 40, Stored: 1 << 39, Generation: 1<<56 | 9, Level: moraine.NVMe, Degraded: 2, Content: 77, Refs: 3, LastEnd: 1 << 38}).Encode(), againInode},
 	{"unlinked", (&Inode{Typ: TypeFile, Owner: 5, Generation: 1}).Encode(), againInode},
 	{"directory", (&Inode{Typ: TypeDirectory, Mode: 0o755, Nlink: 3, Entries: 12, ManyLinks: true}).Encode(), againInode},
+	{"delegated-directory", (&Inode{Typ: TypeDirectory, Mode: 0o755, Nlink: 2, Name: "d", Parent: 1, Delegate: 1<<40 | 2}).Encode(), againInode},
 	{"symlink", (&Inode{Typ: TypeSymlink, Mode: 0o777, Nlink: 1, Target: "../x"}).Encode(), againInode},
 	{"fifo", (&Inode{Typ: TypeFifo, Mode: 0o622, Nlink: 1, Parent: 1<<40 | 7, Name: "p"}).Encode(), againInode},
 	{"socket", (&Inode{Typ: TypeSocket, Mode: 0o755, Nlink: 1}).Encode(), againInode},

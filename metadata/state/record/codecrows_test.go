@@ -43,6 +43,13 @@ var rowCodecs = []valueKind{
 		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9}, Start: 100, End: 200},
 		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9, Flock: true}, Start: 0, End: 1 << 63, Write: true},
 	}), encodes(DecodeLocks, EncodeLocks)},
+	{"delegations", (&Delegations{Dirs: 300, Numbers: []Numbers{{Next: 1<<40 | 5, End: 1<<40 | 9}, {Next: 1<<40 | 9, End: 1<<40 | 4000}}}).Encode(), func(b []byte) ([]byte, error) {
+		d := &Delegations{}
+		if err := d.Decode(b); err != nil {
+			return nil, err
+		}
+		return d.Encode(), nil
+	}},
 	{"step-lease", EncodeStepLease(300), encodes(DecodeStepLease, EncodeStepLease)},
 	{"bad-object", (&BadObject{State: wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: 16 << 20, Since: 5000, Text: "other bytes"}).Encode(), encodes(DecodeBadObject, (*BadObject).Encode)},
 	{"removed-index", EncodeRemovedIndex("p/run/step-1/.index"), encodes(DecodeRemovedIndex, EncodeRemovedIndex)},
@@ -59,8 +66,8 @@ var tableCodecs = map[string]string{
 	"metaRouting": "routing", "metaRebalance": "rebalance", "metaEndedCursor": "ended-cursor", "metaMark": "sum-mark",
 	"tabMeta": "cluster", "tabSigningKey": "signing-key", "tabTenant": "number", "tabTenantName": "number", "tabMember": "member",
 	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
-	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessLock": "mark",
-	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks",
+	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessLock": "mark", "tabSessDir": "mark", "tabSessNumbers": "delegations",
+	"tabInode": "file unlinked directory delegated-directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks",
 	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object", "tabDead": "mark",
 	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
 	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",

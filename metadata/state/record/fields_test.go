@@ -66,7 +66,7 @@ func tripsOf[R any](encode func(R) []byte, decode func([]byte) (R, error), key, 
 
 const (
 	onlyFile      = " Size Stored Evicted Generation Level Degraded Content Refs LastEnd Object ObjectGen"
-	onlyDirectory = " Entries Step Policy Reserved"
+	onlyDirectory = " Entries Step Policy Reserved Delegate"
 	inodeKey      = "Id Leased Home"
 )
 
@@ -83,6 +83,7 @@ var roundTrips = []trip{
 	trips[Session]("Id", "", nil),
 	trips[Host]("Id", "", nil),
 	trips[Fleet]("", "", nil),
+	trips[Delegations]("", "", func(d *Delegations) { d.Numbers = []Numbers{{Next: 1, End: 2}} }),
 	trips[Device]("Id", "", func(d *Device) { d.State, d.Asked = DeviceOut, DeviceDraining }),
 	trips[TreeClone]("", "", nil),
 	trips[Adoption]("", "", nil),

@@ -57,6 +57,9 @@ type Inode struct {
 	Reserved uint64
 	// Policy is set while the directory has a policy of its own.
 	Policy bool
+	// Delegate is the session that may change the directory by itself; 0 for none. It counts while
+	// that session lives.
+	Delegate moraine.SessionID
 
 	// Of a file.
 	Size       int64
@@ -93,6 +96,7 @@ const (
 	inodePolicy
 	InodeSealed
 	InodeStep
+	inodeDelegated
 	inodeFlagsEnd // the first unused bit
 )
 
@@ -144,14 +148,17 @@ func (i *Inode) Encode() []byte {
 	if i.Step != (StepID{}) {
 		b = putUvarint(i.Step.Encode(b), i.Reserved)
 	}
+	if i.Delegate != 0 {
+		b = putFixed64(b, uint64(i.Delegate))
+	}
 	return b
 }
 
 // flags returns the bits of the optional parts that follow.
 func (i *Inode) flags() (flags uint16) {
-	for bit, set := range [10]bool{
+	for bit, set := range [11]bool{
 		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
-		i.Sealed, i.Step != (StepID{}),
+		i.Sealed, i.Step != (StepID{}), i.Delegate != 0,
 	} {
 		if set {
 			flags |= 1 << bit
@@ -166,7 +173,7 @@ func (i *Inode) Decode(b []byte) error {
 	d.Version(InodeVersion)
 	i.Typ = d.Byte()
 	flags := uint16(min(d.Uvarint(), inodeFlagsEnd))
-	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | InodeStep
+	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | InodeStep | inodeDelegated
 	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.Typ != TypeFile) || (flags&ofDirs != 0 && i.Typ != TypeDirectory) {
 		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.Typ))
 	}
@@ -219,6 +226,9 @@ func (i *Inode) Decode(b []byte) error {
 	if flags&InodeStep != 0 {
 		i.Step.Decode(&d)
 		i.Reserved = d.Uvarint()
+	}
+	if flags&inodeDelegated != 0 {
+		i.Delegate = moraine.SessionID(d.Fixed64())
 	}
 	if flags != i.flags() {
 		d.fail(fmt.Errorf("flags %02x mark a field that is 0", flags))

@@ -96,6 +96,9 @@ const (
 
 	TabHeight = 0x63 // directory -> bound on the levels of directories below it
 
+	TabSessDir     = 0x64 // session | directory: directories delegated to the session
+	TabSessNumbers = 0x65 // session -> how many directories are delegated to it, and its reserved inode numbers
+
 	TabRevoked = 0x7c // kind | name -> revoked certificate
 
 	TabConcatRow = 0x70 // job | row -> ranges that a CONCAT has not laid

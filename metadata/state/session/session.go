@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/delegation"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/locks"
@@ -195,7 +196,7 @@ func endSession(t *kvtx.Tx, s *record.Session) error {
 // files and deletes answers. When nothing is left it removes the session's mark too.
 func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	for _, clean := range []func(*kvtx.Tx, moraine.SessionID, int) (int, error){
-		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, locks.DropSession, dropAnswers,
+		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, locks.DropSession, delegation.DropSession, dropAnswers,
 	} {
 		if budget <= 0 {
 			return nil

@@ -52,6 +52,7 @@ type Command struct {
 	//	*Command_AdoptChunks
 	//	*Command_JudgeSteps
 	//	*Command_RetainSteps
+	//	*Command_RevokeDelegation
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -293,6 +294,15 @@ func (x *Command) GetRetainSteps() *RetainSteps {
 	return nil
 }
 
+func (x *Command) GetRevokeDelegation() *RevokeDelegation {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RevokeDelegation); ok {
+			return x.RevokeDelegation
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -375,6 +385,10 @@ type Command_RetainSteps struct {
 	RetainSteps *RetainSteps `protobuf:"bytes,720,opt,name=retain_steps,json=retainSteps,proto3,oneof"`
 }
 
+type Command_RevokeDelegation struct {
+	RevokeDelegation *RevokeDelegation `protobuf:"bytes,800,opt,name=revoke_delegation,json=revokeDelegation,proto3,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -412,6 +426,8 @@ func (*Command_AdoptChunks) isCommand_Op() {}
 func (*Command_JudgeSteps) isCommand_Op() {}
 
 func (*Command_RetainSteps) isCommand_Op() {}
+
+func (*Command_RevokeDelegation) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -551,6 +567,59 @@ func (x *Init) GetIncarnation() uint32 {
 	return 0
 }
 
+// RevokeDelegation takes a directory from the session to which it is delegated.
+type RevokeDelegation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Session       uint64                 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeDelegation) Reset() {
+	*x = RevokeDelegation{}
+	mi := &file_command_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeDelegation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeDelegation) ProtoMessage() {}
+
+func (x *RevokeDelegation) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeDelegation.ProtoReflect.Descriptor instead.
+func (*RevokeDelegation) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RevokeDelegation) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *RevokeDelegation) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
 // Tick advances cluster time.
 type Tick struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -563,7 +632,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_command_proto_msgTypes[3]
+	mi := &file_command_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +644,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[3]
+	mi := &file_command_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +657,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{3}
+	return file_command_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tick) GetMillis() uint64 {
@@ -624,7 +693,7 @@ type SumMark struct {
 
 func (x *SumMark) Reset() {
 	*x = SumMark{}
-	mi := &file_command_proto_msgTypes[4]
+	mi := &file_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +705,7 @@ func (x *SumMark) String() string {
 func (*SumMark) ProtoMessage() {}
 
 func (x *SumMark) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[4]
+	mi := &file_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +718,7 @@ func (x *SumMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SumMark.ProtoReflect.Descriptor instead.
 func (*SumMark) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{4}
+	return file_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SumMark) GetIndex() uint64 {
@@ -682,7 +751,7 @@ type ExpireSessions struct {
 
 func (x *ExpireSessions) Reset() {
 	*x = ExpireSessions{}
-	mi := &file_command_proto_msgTypes[5]
+	mi := &file_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +763,7 @@ func (x *ExpireSessions) String() string {
 func (*ExpireSessions) ProtoMessage() {}
 
 func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[5]
+	mi := &file_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +776,7 @@ func (x *ExpireSessions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSessions.ProtoReflect.Descriptor instead.
 func (*ExpireSessions) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{5}
+	return file_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExpireSessions) GetSessions() []uint64 {
@@ -726,7 +795,7 @@ type AddSigningKey struct {
 
 func (x *AddSigningKey) Reset() {
 	*x = AddSigningKey{}
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +807,7 @@ func (x *AddSigningKey) String() string {
 func (*AddSigningKey) ProtoMessage() {}
 
 func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[6]
+	mi := &file_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +820,7 @@ func (x *AddSigningKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddSigningKey.ProtoReflect.Descriptor instead.
 func (*AddSigningKey) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{6}
+	return file_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AddSigningKey) GetKey() *wire.SigningKey {
@@ -770,7 +839,7 @@ type CreateJobs struct {
 
 func (x *CreateJobs) Reset() {
 	*x = CreateJobs{}
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +851,7 @@ func (x *CreateJobs) String() string {
 func (*CreateJobs) ProtoMessage() {}
 
 func (x *CreateJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[7]
+	mi := &file_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +864,7 @@ func (x *CreateJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobs.ProtoReflect.Descriptor instead.
 func (*CreateJobs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{7}
+	return file_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateJobs) GetJobs() []*wire.Job {
@@ -816,7 +885,7 @@ type RunJob struct {
 
 func (x *RunJob) Reset() {
 	*x = RunJob{}
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +897,7 @@ func (x *RunJob) String() string {
 func (*RunJob) ProtoMessage() {}
 
 func (x *RunJob) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[8]
+	mi := &file_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +910,7 @@ func (x *RunJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJob.ProtoReflect.Descriptor instead.
 func (*RunJob) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{8}
+	return file_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunJob) GetId() uint64 {
@@ -867,7 +936,7 @@ type AbortSteps struct {
 
 func (x *AbortSteps) Reset() {
 	*x = AbortSteps{}
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +948,7 @@ func (x *AbortSteps) String() string {
 func (*AbortSteps) ProtoMessage() {}
 
 func (x *AbortSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[9]
+	mi := &file_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +961,7 @@ func (x *AbortSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortSteps.ProtoReflect.Descriptor instead.
 func (*AbortSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{9}
+	return file_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AbortSteps) GetSteps() []*wire.AbortStep {
@@ -912,7 +981,7 @@ type QueueRepairs struct {
 
 func (x *QueueRepairs) Reset() {
 	*x = QueueRepairs{}
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +993,7 @@ func (x *QueueRepairs) String() string {
 func (*QueueRepairs) ProtoMessage() {}
 
 func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[10]
+	mi := &file_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1006,7 @@ func (x *QueueRepairs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRepairs.ProtoReflect.Descriptor instead.
 func (*QueueRepairs) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{10}
+	return file_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueueRepairs) GetItems() []*RepairItem {
@@ -960,7 +1029,7 @@ type RepairItem struct {
 
 func (x *RepairItem) Reset() {
 	*x = RepairItem{}
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1041,7 @@ func (x *RepairItem) String() string {
 func (*RepairItem) ProtoMessage() {}
 
 func (x *RepairItem) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[11]
+	mi := &file_command_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1054,7 @@ func (x *RepairItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairItem.ProtoReflect.Descriptor instead.
 func (*RepairItem) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{11}
+	return file_command_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RepairItem) GetStripe() uint64 {
@@ -1038,7 +1107,7 @@ type CompleteReport struct {
 
 func (x *CompleteReport) Reset() {
 	*x = CompleteReport{}
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1119,7 @@ func (x *CompleteReport) String() string {
 func (*CompleteReport) ProtoMessage() {}
 
 func (x *CompleteReport) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[12]
+	mi := &file_command_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1132,7 @@ func (x *CompleteReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteReport.ProtoReflect.Descriptor instead.
 func (*CompleteReport) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{12}
+	return file_command_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CompleteReport) GetDevice() uint32 {
@@ -1120,7 +1189,7 @@ type AdoptChunks struct {
 
 func (x *AdoptChunks) Reset() {
 	*x = AdoptChunks{}
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1201,7 @@ func (x *AdoptChunks) String() string {
 func (*AdoptChunks) ProtoMessage() {}
 
 func (x *AdoptChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[13]
+	mi := &file_command_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1214,7 @@ func (x *AdoptChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptChunks.ProtoReflect.Descriptor instead.
 func (*AdoptChunks) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{13}
+	return file_command_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AdoptChunks) GetChunks() []*AdoptedChunk {
@@ -1172,7 +1241,7 @@ type AdoptedChunk struct {
 
 func (x *AdoptedChunk) Reset() {
 	*x = AdoptedChunk{}
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1253,7 @@ func (x *AdoptedChunk) String() string {
 func (*AdoptedChunk) ProtoMessage() {}
 
 func (x *AdoptedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[14]
+	mi := &file_command_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1266,7 @@ func (x *AdoptedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedChunk.ProtoReflect.Descriptor instead.
 func (*AdoptedChunk) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{14}
+	return file_command_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AdoptedChunk) GetDevice() uint32 {
@@ -1223,7 +1292,7 @@ type DropTombstones struct {
 
 func (x *DropTombstones) Reset() {
 	*x = DropTombstones{}
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1304,7 @@ func (x *DropTombstones) String() string {
 func (*DropTombstones) ProtoMessage() {}
 
 func (x *DropTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[15]
+	mi := &file_command_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1317,7 @@ func (x *DropTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTombstones.ProtoReflect.Descriptor instead.
 func (*DropTombstones) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{15}
+	return file_command_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DropTombstones) GetDeleted() []*wire.Deletion {
@@ -1269,7 +1338,7 @@ type AssignIntents struct {
 
 func (x *AssignIntents) Reset() {
 	*x = AssignIntents{}
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1350,7 @@ func (x *AssignIntents) String() string {
 func (*AssignIntents) ProtoMessage() {}
 
 func (x *AssignIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[16]
+	mi := &file_command_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1363,7 @@ func (x *AssignIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignIntents.ProtoReflect.Descriptor instead.
 func (*AssignIntents) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{16}
+	return file_command_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AssignIntents) GetJob() uint64 {
@@ -1320,7 +1389,7 @@ type SetFeatureLevel struct {
 
 func (x *SetFeatureLevel) Reset() {
 	*x = SetFeatureLevel{}
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1401,7 @@ func (x *SetFeatureLevel) String() string {
 func (*SetFeatureLevel) ProtoMessage() {}
 
 func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[17]
+	mi := &file_command_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1414,7 @@ func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
 func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{17}
+	return file_command_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetFeatureLevel) GetLevel() uint64 {
@@ -1367,7 +1436,7 @@ type SetMember struct {
 
 func (x *SetMember) Reset() {
 	*x = SetMember{}
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1448,7 @@ func (x *SetMember) String() string {
 func (*SetMember) ProtoMessage() {}
 
 func (x *SetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[18]
+	mi := &file_command_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1461,7 @@ func (x *SetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMember.ProtoReflect.Descriptor instead.
 func (*SetMember) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{18}
+	return file_command_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetMember) GetId() string {
@@ -1421,7 +1490,7 @@ type RaiseIncarnation struct {
 
 func (x *RaiseIncarnation) Reset() {
 	*x = RaiseIncarnation{}
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1502,7 @@ func (x *RaiseIncarnation) String() string {
 func (*RaiseIncarnation) ProtoMessage() {}
 
 func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[19]
+	mi := &file_command_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1515,7 @@ func (x *RaiseIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseIncarnation.ProtoReflect.Descriptor instead.
 func (*RaiseIncarnation) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{19}
+	return file_command_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RaiseIncarnation) GetAfter() uint32 {
@@ -1469,7 +1538,7 @@ type RaiseLevels struct {
 
 func (x *RaiseLevels) Reset() {
 	*x = RaiseLevels{}
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1550,7 @@ func (x *RaiseLevels) String() string {
 func (*RaiseLevels) ProtoMessage() {}
 
 func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[20]
+	mi := &file_command_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1563,7 @@ func (x *RaiseLevels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseLevels.ProtoReflect.Descriptor instead.
 func (*RaiseLevels) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{20}
+	return file_command_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RaiseLevels) GetInodes() []uint64 {
@@ -1521,7 +1590,7 @@ type FilePlace struct {
 
 func (x *FilePlace) Reset() {
 	*x = FilePlace{}
-	mi := &file_command_proto_msgTypes[21]
+	mi := &file_command_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1602,7 @@ func (x *FilePlace) String() string {
 func (*FilePlace) ProtoMessage() {}
 
 func (x *FilePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[21]
+	mi := &file_command_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1615,7 @@ func (x *FilePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilePlace.ProtoReflect.Descriptor instead.
 func (*FilePlace) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{21}
+	return file_command_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FilePlace) GetInode() uint64 {
@@ -1581,7 +1650,7 @@ type JudgeSteps struct {
 
 func (x *JudgeSteps) Reset() {
 	*x = JudgeSteps{}
-	mi := &file_command_proto_msgTypes[22]
+	mi := &file_command_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1662,7 @@ func (x *JudgeSteps) String() string {
 func (*JudgeSteps) ProtoMessage() {}
 
 func (x *JudgeSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[22]
+	mi := &file_command_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1675,7 @@ func (x *JudgeSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeSteps.ProtoReflect.Descriptor instead.
 func (*JudgeSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{22}
+	return file_command_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JudgeSteps) GetLost() []*LostStep {
@@ -1647,7 +1716,7 @@ type LostStep struct {
 
 func (x *LostStep) Reset() {
 	*x = LostStep{}
-	mi := &file_command_proto_msgTypes[23]
+	mi := &file_command_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1728,7 @@ func (x *LostStep) String() string {
 func (*LostStep) ProtoMessage() {}
 
 func (x *LostStep) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[23]
+	mi := &file_command_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1741,7 @@ func (x *LostStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostStep.ProtoReflect.Descriptor instead.
 func (*LostStep) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{23}
+	return file_command_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LostStep) GetKey() *wire.StepKey {
@@ -1700,7 +1769,7 @@ type RetainSteps struct {
 
 func (x *RetainSteps) Reset() {
 	*x = RetainSteps{}
-	mi := &file_command_proto_msgTypes[24]
+	mi := &file_command_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1781,7 @@ func (x *RetainSteps) String() string {
 func (*RetainSteps) ProtoMessage() {}
 
 func (x *RetainSteps) ProtoReflect() protoreflect.Message {
-	mi := &file_command_proto_msgTypes[24]
+	mi := &file_command_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1794,7 @@ func (x *RetainSteps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetainSteps.ProtoReflect.Descriptor instead.
 func (*RetainSteps) Descriptor() ([]byte, []int) {
-	return file_command_proto_rawDescGZIP(), []int{24}
+	return file_command_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RetainSteps) GetSteps() []*wire.StepKey {
@@ -1739,8 +1808,7 @@ var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xe8\n" +
-	"\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xb9\v\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1770,7 +1838,8 @@ const file_command_proto_rawDesc = "" +
 	"\fadopt_chunks\x18\x80\x05 \x01(\v2\x1a.moraine.state.AdoptChunksH\x00R\vadoptChunks\x12=\n" +
 	"\vjudge_steps\x18\xc6\x05 \x01(\v2\x19.moraine.state.JudgeStepsH\x00R\n" +
 	"judgeSteps\x12@\n" +
-	"\fretain_steps\x18\xd0\x05 \x01(\v2\x1a.moraine.state.RetainStepsH\x00R\vretainStepsB\x04\n" +
+	"\fretain_steps\x18\xd0\x05 \x01(\v2\x1a.moraine.state.RetainStepsH\x00R\vretainSteps\x12O\n" +
+	"\x11revoke_delegation\x18\xa0\x06 \x01(\v2\x1f.moraine.state.RevokeDelegationH\x00R\x10revokeDelegationB\x04\n" +
 	"\x02op\"\x9a\x01\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1781,7 +1850,10 @@ const file_command_proto_rawDesc = "" +
 	"\tprincipal\x18\xec\x04 \x01(\fR\tprincipal\"B\n" +
 	"\x04Init\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\rR\vincarnation\"d\n" +
+	"\vincarnation\x18\x02 \x01(\rR\vincarnation\"B\n" +
+	"\x10RevokeDelegation\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x06R\asession\"d\n" +
 	"\x04Tick\x12\x16\n" +
 	"\x06millis\x18\x01 \x01(\x04R\x06millis\x12\x12\n" +
 	"\x04mark\x18\x02 \x01(\bR\x04mark\x120\n" +
@@ -1867,83 +1939,85 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
 	(*Init)(nil),             // 2: moraine.state.Init
-	(*Tick)(nil),             // 3: moraine.state.Tick
-	(*SumMark)(nil),          // 4: moraine.state.SumMark
-	(*ExpireSessions)(nil),   // 5: moraine.state.ExpireSessions
-	(*AddSigningKey)(nil),    // 6: moraine.state.AddSigningKey
-	(*CreateJobs)(nil),       // 7: moraine.state.CreateJobs
-	(*RunJob)(nil),           // 8: moraine.state.RunJob
-	(*AbortSteps)(nil),       // 9: moraine.state.AbortSteps
-	(*QueueRepairs)(nil),     // 10: moraine.state.QueueRepairs
-	(*RepairItem)(nil),       // 11: moraine.state.RepairItem
-	(*CompleteReport)(nil),   // 12: moraine.state.CompleteReport
-	(*AdoptChunks)(nil),      // 13: moraine.state.AdoptChunks
-	(*AdoptedChunk)(nil),     // 14: moraine.state.AdoptedChunk
-	(*DropTombstones)(nil),   // 15: moraine.state.DropTombstones
-	(*AssignIntents)(nil),    // 16: moraine.state.AssignIntents
-	(*SetFeatureLevel)(nil),  // 17: moraine.state.SetFeatureLevel
-	(*SetMember)(nil),        // 18: moraine.state.SetMember
-	(*RaiseIncarnation)(nil), // 19: moraine.state.RaiseIncarnation
-	(*RaiseLevels)(nil),      // 20: moraine.state.RaiseLevels
-	(*FilePlace)(nil),        // 21: moraine.state.FilePlace
-	(*JudgeSteps)(nil),       // 22: moraine.state.JudgeSteps
-	(*LostStep)(nil),         // 23: moraine.state.LostStep
-	(*RetainSteps)(nil),      // 24: moraine.state.RetainSteps
-	(*wire.MetaRequest)(nil), // 25: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 26: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 27: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 28: moraine.wire.AbortStep
-	(*wire.ChunkReport)(nil), // 29: moraine.wire.ChunkReport
-	(*wire.Deletion)(nil),    // 30: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 31: moraine.wire.Intent
-	(*wire.StepKey)(nil),     // 32: moraine.wire.StepKey
+	(*RevokeDelegation)(nil), // 3: moraine.state.RevokeDelegation
+	(*Tick)(nil),             // 4: moraine.state.Tick
+	(*SumMark)(nil),          // 5: moraine.state.SumMark
+	(*ExpireSessions)(nil),   // 6: moraine.state.ExpireSessions
+	(*AddSigningKey)(nil),    // 7: moraine.state.AddSigningKey
+	(*CreateJobs)(nil),       // 8: moraine.state.CreateJobs
+	(*RunJob)(nil),           // 9: moraine.state.RunJob
+	(*AbortSteps)(nil),       // 10: moraine.state.AbortSteps
+	(*QueueRepairs)(nil),     // 11: moraine.state.QueueRepairs
+	(*RepairItem)(nil),       // 12: moraine.state.RepairItem
+	(*CompleteReport)(nil),   // 13: moraine.state.CompleteReport
+	(*AdoptChunks)(nil),      // 14: moraine.state.AdoptChunks
+	(*AdoptedChunk)(nil),     // 15: moraine.state.AdoptedChunk
+	(*DropTombstones)(nil),   // 16: moraine.state.DropTombstones
+	(*AssignIntents)(nil),    // 17: moraine.state.AssignIntents
+	(*SetFeatureLevel)(nil),  // 18: moraine.state.SetFeatureLevel
+	(*SetMember)(nil),        // 19: moraine.state.SetMember
+	(*RaiseIncarnation)(nil), // 20: moraine.state.RaiseIncarnation
+	(*RaiseLevels)(nil),      // 21: moraine.state.RaiseLevels
+	(*FilePlace)(nil),        // 22: moraine.state.FilePlace
+	(*JudgeSteps)(nil),       // 23: moraine.state.JudgeSteps
+	(*LostStep)(nil),         // 24: moraine.state.LostStep
+	(*RetainSteps)(nil),      // 25: moraine.state.RetainSteps
+	(*wire.MetaRequest)(nil), // 26: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 27: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 28: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 29: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 30: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 31: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 32: moraine.wire.Intent
+	(*wire.StepKey)(nil),     // 33: moraine.wire.StepKey
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	25, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
-	3,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
-	5,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
+	26, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	4,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
+	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
-	6,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
-	7,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
-	8,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
-	9,  // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
-	10, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
-	12, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
-	15, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
-	16, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
-	17, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
-	18, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
-	19, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
-	20, // 16: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
-	13, // 17: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
-	22, // 18: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
-	24, // 19: moraine.state.Command.retain_steps:type_name -> moraine.state.RetainSteps
-	4,  // 20: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	26, // 21: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	27, // 22: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	28, // 23: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	11, // 24: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	14, // 25: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
-	29, // 26: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
-	30, // 27: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	31, // 28: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	21, // 29: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	23, // 30: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
-	32, // 31: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
-	32, // 32: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
-	21, // 33: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
-	32, // 34: moraine.state.RetainSteps.steps:type_name -> moraine.wire.StepKey
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	7,  // 5: moraine.state.Command.add_signing_key:type_name -> moraine.state.AddSigningKey
+	8,  // 6: moraine.state.Command.create_jobs:type_name -> moraine.state.CreateJobs
+	9,  // 7: moraine.state.Command.run_job:type_name -> moraine.state.RunJob
+	10, // 8: moraine.state.Command.abort_steps:type_name -> moraine.state.AbortSteps
+	11, // 9: moraine.state.Command.queue_repairs:type_name -> moraine.state.QueueRepairs
+	13, // 10: moraine.state.Command.complete_report:type_name -> moraine.state.CompleteReport
+	16, // 11: moraine.state.Command.drop_tombstones:type_name -> moraine.state.DropTombstones
+	17, // 12: moraine.state.Command.assign_intents:type_name -> moraine.state.AssignIntents
+	18, // 13: moraine.state.Command.set_feature_level:type_name -> moraine.state.SetFeatureLevel
+	19, // 14: moraine.state.Command.set_member:type_name -> moraine.state.SetMember
+	20, // 15: moraine.state.Command.raise_incarnation:type_name -> moraine.state.RaiseIncarnation
+	21, // 16: moraine.state.Command.raise_levels:type_name -> moraine.state.RaiseLevels
+	14, // 17: moraine.state.Command.adopt_chunks:type_name -> moraine.state.AdoptChunks
+	23, // 18: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
+	25, // 19: moraine.state.Command.retain_steps:type_name -> moraine.state.RetainSteps
+	3,  // 20: moraine.state.Command.revoke_delegation:type_name -> moraine.state.RevokeDelegation
+	5,  // 21: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	27, // 22: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	28, // 23: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	29, // 24: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 25: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	15, // 26: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	30, // 27: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	31, // 28: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	32, // 29: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	22, // 30: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	24, // 31: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
+	33, // 32: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
+	33, // 33: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
+	22, // 34: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
+	33, // 35: moraine.state.RetainSteps.steps:type_name -> moraine.wire.StepKey
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -1971,6 +2045,7 @@ func file_command_proto_init() {
 		(*Command_AdoptChunks)(nil),
 		(*Command_JudgeSteps)(nil),
 		(*Command_RetainSteps)(nil),
+		(*Command_RevokeDelegation)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1978,7 +2053,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

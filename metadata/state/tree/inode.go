@@ -17,8 +17,19 @@ func EntryReply(i *record.Inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.Attr()}}}
 }
 
-// ReadInode returns the inode id; NotFound if there is none.
+// ReadInode returns the inode id; NotFound if there is none. This is where requests meet
+// directories that are delegated to other sessions.
 func ReadInode(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
+	i, err := Ancestor(v, id)
+	if err == nil && i.Delegate != 0 {
+		v.Meet(id, i.Delegate)
+	}
+	return i, err
+}
+
+// Ancestor is ReadInode for walks towards the root. They read the parents, names and policies of
+// directories, which the session of a delegation does not change there.
+func Ancestor(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
 	b, ok, err := v.R.Get(v.K.Inode(id))
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func PathBelow(r *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 // PathUnder is PathBelow.
 func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, err error) {
 	for depth := 0; id != top; depth++ {
-		i, err := ReadInode(v, id)
+		i, err := Ancestor(v, id)
 		if kvtx.MoraineKind(err) == moraine.NotFound || depth > kvtx.MaxDepth {
 			return "", false, nil
 		}
@@ -85,7 +85,7 @@ func PathOf(v *kvtx.View, i *record.Inode) (path string, ok bool, err error) {
 		} else {
 			path = i.Name + "/" + path
 		}
-		if i, err = ReadInode(v, i.Parent); err != nil {
+		if i, err = Ancestor(v, i.Parent); err != nil {
 			return "", false, kvtx.Damaged(err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 func Above(v *kvtx.View, at moraine.InodeID) (all []moraine.InodeID, err error) {
 	for at != 0 && len(all) <= kvtx.MaxDepth {
 		all = append(all, at)
-		dir, err := ReadInode(v, at)
+		dir, err := Ancestor(v, at)
 		if err != nil {
 			return nil, err
 		}

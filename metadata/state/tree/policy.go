@@ -28,7 +28,7 @@ func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
 func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
 	var p record.Policy
 	for depth := 0; at != 0 && depth <= kvtx.MaxDepth && !p.Whole(); depth++ {
-		dir, err := ReadInode(v, at)
+		dir, err := Ancestor(v, at)
 		if err != nil {
 			return record.Policy{}, err
 		}

@@ -90,7 +90,7 @@ func Below(v *kvtx.View, top, at moraine.InodeID) (bool, error) {
 		if at == top {
 			return true, nil
 		}
-		dir, err := ReadInode(v, at)
+		dir, err := Ancestor(v, at)
 		if err != nil {
 			return false, err
 		}

@@ -133,7 +133,7 @@ func lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 		if err != nil || have == 0 {
 			return err
 		}
-		dir, err := tree.ReadInode(&t.View, at)
+		dir, err := tree.Ancestor(&t.View, at)
 		if err != nil || dir.Nlink == 0 { // it is being removed
 			return err
 		}

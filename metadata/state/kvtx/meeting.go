@@ -1,0 +1,39 @@
+package kvtx
+
+import "github.com/morainefs/moraine"
+
+// Met is a directory that is delegated to another session than the caller's.
+type Met struct {
+	Dir     moraine.InodeID
+	Session moraine.SessionID // that has it
+}
+
+// Meeting collects the delegated directories that a request reads. The state may lack what
+// their sessions have changed, so a request that met one has no effect and no answer.
+type Meeting struct {
+	// Session is the caller's; 0 if it has none. It meets no directory of its own.
+	Session moraine.SessionID
+	Met     []Met
+}
+
+// Forgo makes the request meet none of the directories that it has read.
+func (v *View) Forgo() {
+	if v.Meeting != nil {
+		v.Meeting.Met = nil
+	}
+}
+
+// Meet notes that the request reads a directory that is delegated. It does nothing for requests
+// without the rule, and for the caller's own directories.
+func (v *View) Meet(dir moraine.InodeID, session moraine.SessionID) {
+	m := v.Meeting
+	if m == nil || session == m.Session {
+		return
+	}
+	for _, met := range m.Met {
+		if met.Dir == dir {
+			return
+		}
+	}
+	m.Met = append(m.Met, Met{dir, session})
+}
