@@ -104,7 +104,7 @@ func newClient(cfg Config, deps Deps) *Client {
 	counts := deps.Metrics.counts
 	reports := limit.NewReporter(deps.Log, counts.WaitsExceeded)
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
-		CacheEntries: cfg.CacheEntries},
+		CacheEntries: cfg.CacheEntries, Delegation: cfg.Delegation},
 		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
@@ -120,12 +120,13 @@ func newClient(cfg Config, deps Deps) *Client {
 func (c *Client) Close() error {
 	var err error
 	c.closed.Do(func() {
+		err = c.sendDelegated()
 		c.stop()
 		c.running.Wait()
 		c.locks.Close()
 		c.io.Wait()
 		c.meta.Forget() // from here on no server can recall a cache lease
-		err = c.endSession()
+		err = errors.Join(err, c.endSession())
 		c.io.Pool.Close()
 		c.node.Close()
 		if c.connections != nil {
@@ -134,6 +135,16 @@ func (c *Client) Close() error {
 	})
 	return retry.Wrap("client.Close", "", err)
 }
+
+// sendDelegated waits until the service has what the client did in delegated directories.
+func (c *Client) sendDelegated() error {
+	ctx, cancel := context.WithTimeout(context.Background(), delegatedPatience)
+	defer cancel()
+	return c.meta.Sync(ctx, 0)
+}
+
+// delegatedPatience bounds Close's wait for what is queued.
+const delegatedPatience = 30 * time.Second
 
 // closePatience bounds each of Close's requests to the service.
 const closePatience = 3 * time.Second

@@ -58,6 +58,10 @@ type Config struct {
 	// CacheEntries bounds the names and attributes that the client caches under leases, to answer
 	// without a request. Default 100,000; negative: none.
 	CacheEntries int
+	// Delegation lets the service delegate directories to the client while nobody else works there:
+	// the client then makes and removes entries, and small files, by itself, and sends them a few
+	// milliseconds later. It needs the cache. Default: false, also for CacheEntries below 0.
+	Delegation bool
 	// CacheDir is a directory of its own on a local disk, in which the client keeps the file bytes
 	// that it reads. The clients of one node may share it. Their users can read what is in it, so
 	// no other user of the node may have rights on it. Default: none.

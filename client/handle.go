@@ -209,12 +209,18 @@ func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.ct.c.protected(h.Inode()); err != nil {
 		return retry.Wrap("client.Sync", h.ct.ref, err)
 	}
+	if err := h.ct.c.meta.Sync(ctx, h.Inode()); err != nil {
+		return retry.Wrap("client.Sync", h.ct.ref, err)
+	}
 	return retry.Wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
 }
 
 func (h *Handle) flush(ctx context.Context, op string) error {
 	err := h.ct.flush(ctx)
 	if fault := h.report(); fault != nil {
+		err = fault
+	}
+	if fault := h.ct.c.meta.Fault(h.Inode()); fault != nil && err == nil {
 		err = fault
 	}
 	return retry.Wrap(op, h.ct.ref, err)

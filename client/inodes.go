@@ -132,6 +132,13 @@ func (n Inodes) Remove(ctx context.Context, parent moraine.InodeID, name string,
 	return moraine.InodeID(resp.GetRemove().Inode), nil
 }
 
+// Sync returns when the changes that were made in a directory before, through this client, are
+// durable. It returns, once, the error of one that the service did not carry out: such a change, and
+// those that need it, are lost.
+func (n Inodes) Sync(ctx context.Context, dir moraine.InodeID) error {
+	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Sync(ctx, dir))
+}
+
 // releaseBatch bounds the inodes in one Release.
 const releaseBatch = 256
 

@@ -98,9 +98,13 @@ func (ds *directories) ReleaseDir(in *gofuse.ReleaseIn) {
 	delete(ds.dirs.open, in.Fh)
 }
 
-// FsyncDir implements gofuse.RawFileSystem. Every change of a directory is durable
-// when its call returns.
-func (ds *directories) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status { return gofuse.OK }
+// FsyncDir implements gofuse.RawFileSystem. A change of a directory is durable when its call
+// returns, unless the directory is delegated to the client.
+func (ds *directories) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	ctx, done := ds.request(cancel, &in.InHeader)
+	defer done()
+	return status(ds.client.Inodes().Sync(ctx, ds.inode(in.NodeId)))
+}
 
 // ReadDir implements gofuse.RawFileSystem.
 func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {

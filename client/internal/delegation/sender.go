@@ -79,6 +79,7 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 		if results[i].Error != nil {
 			d.lost(c, lossOf(transport.ErrorFromWire(results[i].Error)))
 			failed = true
+			d.apart = d.apart || len(c.wire.GetCreate().GetContent()) > 0
 		}
 		if results[i].Undelegated && c.node.dir != nil {
 			d.give(c.node.dir)

@@ -29,6 +29,7 @@ type MountOptions struct {
 	readOnly    bool
 	memory      cli.SizeFlag
 	cache       int
+	delegation  bool
 	node        nodeCache
 	patience    time.Duration
 	scheme      string
@@ -84,6 +85,8 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
+	f.BoolVar(&o.delegation, "delegation", false, "make and remove entries and small files in this process, and send them a "+
+		"few milliseconds later, while no other client works in the directory")
 	o.node.addFlags(f)
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
 		"fails, if servers do not answer")
@@ -195,6 +198,7 @@ func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locat
 		return err
 	}
 	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
+	cfg.Delegation = o.delegation
 	if err := o.node.apply(&cfg); err != nil {
 		return err
 	}
