@@ -39,6 +39,9 @@ type Stats struct {
 	// Loans counts the names and attributes lent to kernels. LoanWaits counts the recalls, and
 	// the changes by this client, that waited until a loan was over.
 	Loans, LoanWaits uint64
+	// DelegatedChanges counts the changes that the client made by itself in delegated directories.
+	// DelegatedLost counts those that the service did not carry out.
+	DelegatedChanges, DelegatedLost uint64
 }
 
 // Stats returns the counts of the client's Metrics.
@@ -61,6 +64,7 @@ func (c *Client) Stats() Stats {
 		StripesCutShort: metrics.Count(m.StripesCutShort),
 		CacheHits:       metrics.Count(m.CacheHits), CacheMisses: metrics.Count(m.CacheMisses),
 		Loans: metrics.Count(m.Loans), LoanWaits: metrics.Count(m.LoanWaits),
+		DelegatedChanges: metrics.Count(m.DelegatedOps), DelegatedLost: metrics.Count(m.DelegatedLost),
 	}
 }
 

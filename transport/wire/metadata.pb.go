@@ -14759,6 +14759,7 @@ type DelegateReply struct {
 	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"`     // of the directory, with delegated
 	First         uint64                 `protobuf:"fixed64,4,opt,name=first,proto3" json:"first,omitempty"` // reserved: inodes first .. first+count-1
 	Count         uint32                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	Nobody        uint32                 `protobuf:"varint,6,opt,name=nobody,proto3" json:"nobody,omitempty"` // user and group that take the place of root in what the session makes; 0: root stays
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14824,6 +14825,13 @@ func (x *DelegateReply) GetFirst() uint64 {
 func (x *DelegateReply) GetCount() uint32 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *DelegateReply) GetNobody() uint32 {
+	if x != nil {
+		return x.Nobody
 	}
 	return 0
 }
@@ -16467,13 +16475,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\bdeadlock\x18\x02 \x01(\bR\bdeadlock\":\n" +
 	"\bDelegate\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x18\n" +
-	"\anumbers\x18\x02 \x01(\rR\anumbers\"\x93\x01\n" +
+	"\anumbers\x18\x02 \x01(\rR\anumbers\"\xab\x01\n" +
 	"\rDelegateReply\x12\x1c\n" +
 	"\tdelegated\x18\x01 \x01(\bR\tdelegated\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12&\n" +
 	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x06R\x05first\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\rR\x05count\"'\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\x12\x16\n" +
+	"\x06nobody\x18\x06 \x01(\rR\x06nobody\"'\n" +
 	"\rEndDelegation\x12\x16\n" +
 	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"0\n" +
 	"\x05Batch\x12'\n" +

@@ -172,7 +172,7 @@ func (d *Desk) setAttr(op *wire.SetAttr) (*wire.MetaResponse, error) {
 	at := d.times.next(d.Clock.Now())
 	n.change(func(a *wire.Attr) {
 		setFields(op, op.Valid, &a.Mode, &a.Uid, &a.Gid, &a.Atime, &a.Mtime)
-		a.Mode &= 0o7777
+		a.Mode, a.Uid, a.Gid = a.Mode&0o7777, d.numbers.owner(a.Uid), d.numbers.owner(a.Gid)
 		a.Ctime = at
 	})
 	if last := n.last; last != nil && !last.sent && last.wire.GetSetAttr() != nil {

@@ -15,6 +15,7 @@ type numbers struct {
 	ranges [][2]uint64 // first and end
 	size   uint32      // of the next reservation
 	asking bool
+	nobody uint32 // what the service makes of user and group 0
 }
 
 func (n *numbers) left() (count uint64) {
@@ -27,8 +28,17 @@ func (n *numbers) left() (count uint64) {
 // want returns how many numbers to reserve next.
 func (n *numbers) want() uint32 { return max(n.size, firstNumbers) }
 
+// owner is the user or group of what the session makes for one.
+func (n *numbers) owner(id uint32) uint32 {
+	if id == 0 {
+		return n.nobody
+	}
+	return id
+}
+
 // got adds a reservation.
 func (n *numbers) got(r *wire.DelegateReply) {
+	n.nobody = r.GetNobody()
 	if r.GetCount() == 0 {
 		return
 	}

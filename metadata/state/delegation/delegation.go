@@ -35,6 +35,9 @@ func Delegate(t *kvtx.Tx, op *wire.Delegate) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "delegate", "", "the request reserves %d numbers, %d at most", op.GetNumbers(), maxNumbers)
 	}
 	r := &wire.DelegateReply{}
+	if t.Scope.Squash {
+		r.Nobody = kvtx.Nobody
+	}
 	if op.GetInode() != 0 {
 		if err := delegate(t, moraine.InodeID(op.GetInode()), r); err != nil {
 			return nil, err

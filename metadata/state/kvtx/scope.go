@@ -19,6 +19,9 @@ type Scope struct {
 	Session  moraine.SessionID // 0 if there is no session
 }
 
+// Nobody is the user and group that Squash substitutes for root.
+const Nobody = 65534
+
 // GrantedScope returns the scope that a session's record allows.
 func GrantedScope(s *record.Session) Scope {
 	return Scope{Root: s.Root, ReadOnly: s.ReadOnly, Squash: s.Squash, Session: s.Id}

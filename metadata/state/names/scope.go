@@ -7,9 +7,6 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// nobody is the user that a squash rule substitutes for root.
-const nobody = 65534
-
 // EnterWithout sets the scope of a mutation without a session from its certificate. Such mutations
 // open sessions or come from servers and administrators, and are safe to repeat.
 func EnterWithout(t *kvtx.Tx) error {
@@ -54,7 +51,7 @@ func InScope(v *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
 // squashed returns the user or group that the scope substitutes for id.
 func squashed(sc kvtx.Scope, id uint32) uint32 {
 	if sc.Squash && id == 0 {
-		return nobody
+		return kvtx.Nobody
 	}
 	return id
 }
