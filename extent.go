@@ -1,15 +1,16 @@
 package moraine
 
-// Extent maps a range of a file to bytes of a stripe, or of an object. A range of a file
-// without an extent is a hole and reads as zeros.
+// Extent maps a range of a file to bytes of a stripe, of an object, or of a record of the
+// metadata. A range of a file without an extent is a hole and reads as zeros.
 type Extent struct {
 	// Offset and Length are the range of the file, in bytes.
 	Offset, Length int64
-	// Stripe has the bytes, from StripeOffset of its data on. It is 0 if Object has them, from
-	// that offset of the object on.
+	// Stripe has the bytes, from StripeOffset of its data on. It is 0 if Object or Inline has
+	// them, from that offset of the object or the record on.
 	Stripe       StripeID
 	StripeOffset int64
 	Object       ObjectID
+	Inline       InlineID
 }
 
 // End returns the first offset past the extent.

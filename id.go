@@ -49,6 +49,8 @@ type (
 	TableID uint64
 	// ObjectID names the record of an object of the object tier.
 	ObjectID uint64
+	// InlineID names a record of the metadata with bytes of a small file.
+	InlineID uint64
 	// SessionID names one client's registration with the metadata service.
 	SessionID uint64
 	// JobID names a job.
@@ -85,6 +87,9 @@ func (id TableID) String() string { return ID(id).String() }
 
 // String returns the number in hexadecimal, as ID does.
 func (id ObjectID) String() string { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
+func (id InlineID) String() string { return ID(id).String() }
 
 // String returns the number in hexadecimal, as ID does.
 func (id SessionID) String() string { return ID(id).String() }

@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
@@ -50,18 +51,19 @@ type packer struct {
 
 // offer adds a file with so many bytes in small copied stripes, or in a sparse
 // one, that may lose that many chunks. It returns true if the file qualifies.
-// That must be its whole content, it must be cold, and its new scheme must have
-// no copies and protect it as well.
+// The rest of its content, if any, must be in the metadata. It must be cold, and
+// its new scheme must protect it as well. It must have no copies, unless all of
+// the file is in the metadata.
 func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
 	if s.rw.cfg.PackAfter < 0 {
 		return false, nil
 	}
 	p, ok, err := content.FindPackable(s.rw.Machine.View(r), file)
-	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.rw.cfg.PackAfter.Nanoseconds() {
+	if err != nil || !ok || p.Bytes != bytes || bytes+p.Inline > rewriteSmall || bytes+p.Inline == 0 || p.Unchanged < s.coldAfter(p) {
 		return false, err
 	}
 	place, err := s.placeOf(r, p.Parent)
-	if err != nil || place.scheme.K < 2 || place.scheme.M != lose {
+	if err != nil || place.scheme.K == 0 || bytes > 0 && (place.scheme.K < 2 || place.scheme.M != lose) {
 		return false, err
 	}
 	g := packGroup{p.Tenant, place}
@@ -74,11 +76,27 @@ func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uin
 		s.packs.groups[g] = in
 		s.packs.order = append(s.packs.order, g)
 	}
-	in.files, in.bytes, in.due = append(in.files, file), in.bytes+p.Bytes, append(in.due, due...)
+	in.files, in.bytes, in.due = append(in.files, file), in.bytes+p.Bytes+p.Inline, append(in.due, due...)
 	if len(in.files) == content.MaxPackFiles || in.bytes >= rewriteJobBytes {
 		s.endGroup(g)
 	}
 	return true, nil
+}
+
+// inlineAfter is how long nobody must have changed a file whose content the metadata keeps before it
+// is packed, at most; pressedAfter is the same once the metadata keeps much.
+const inlineAfter, pressedAfter = time.Hour, time.Minute
+
+// coldAfter returns how long nobody must have changed a file before it is packed, in nanoseconds.
+func (s *sweep) coldAfter(p content.Packable) int64 {
+	after := s.rw.cfg.PackAfter
+	if p.Inline > 0 {
+		after = min(after, inlineAfter)
+		if p.Pressed {
+			after = min(after, pressedAfter)
+		}
+	}
+	return after.Nanoseconds()
 }
 
 // placeOf returns the scheme and domain for files of a directory. The scheme is zero if there is no

@@ -131,10 +131,12 @@ func (s *sweep) judge(r kvtx.Reader, file moraine.InodeID, whole bool) error {
 	return s.pack(r, small)
 }
 
-// offerSmall offers a file for packing whose whole content is in a few small stripes.
+// offerSmall offers a file for packing whose whole content is in a few small stripes, or in the
+// metadata.
 func (s *sweep) offerSmall(r kvtx.Reader, file moraine.InodeID, small []found) error {
 	if len(small) == 0 {
-		return nil
+		_, err := s.offer(r, file, 0, 0, nil)
+		return err
 	}
 	whole, err := s.unqueued(r, small)
 	if err != nil || len(whole) < len(small) ||

@@ -82,7 +82,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 
 // TestRandomCommandsAreOfEveryKind runs seeds that are known to reach every command.
 func TestRandomCommandsAreOfEveryKind(t *testing.T) {
-	if made := runModels(t, 62, testseed.Of(2, 4), fewCommands); !t.Failed() {
+	if made := runModels(t, 70, testseed.Of(2, 4), fewCommands); !t.Failed() {
 		holdCommands(t, made)
 	}
 }

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -65,7 +66,11 @@ func (m *model) stepCommit(c *client) {
 	if op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
 		at = m.rng.Uint64N(uint64(len(f.cells)) + 20)
 	}
-	m.makeExtents(c, op, at)
+	if op.Mode == wire.CommitMode_COMMIT_MODE_REPLACE && m.rng.IntN(2) == 0 {
+		op.Content = m.randomBytes(1 + m.rng.IntN(40))
+	} else {
+		m.makeExtents(c, op, at)
+	}
 	var link *modelNode
 	if f.owner != nil && m.rng.IntN(2) == 0 {
 		link = m.pick(isDir)
@@ -205,9 +210,27 @@ func (m *model) settleTier() {
 	m.compare()
 }
 
+// inlineCell returns the cell of a byte that the state has.
+func inlineCell(b byte) modelCell { return modelCell{math.MaxUint64, uint64(b)} }
+
+// randomBytes returns n random bytes.
+func (m *model) randomBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(m.rng.Uint32())
+	}
+	return b
+}
+
 // bytesOf returns the bytes that an extent maps to.
 func (m *model) bytesOf(e *wire.Extent, objects []*wire.Object) []modelCell {
 	cells := make([]modelCell, e.Length)
+	if e.Inline != 0 {
+		for b := range cells {
+			cells[b] = inlineCell(e.Content[b])
+		}
+		return cells
+	}
 	from := m.staged[e.Stripe]
 	if e.Object != 0 {
 		at := slices.IndexFunc(objects, func(o *wire.Object) bool { return o.Id == e.Object })
@@ -265,6 +288,9 @@ func (n *modelNode) lay(op *wire.Commit) {
 		base = len(n.cells)
 	}
 	n.cells = slices.Clone(n.cells)
+	for _, b := range op.Content {
+		n.cells = append(n.cells, inlineCell(b))
+	}
 	for _, e := range op.Extents {
 		from := base + int(e.Offset)
 		n.resize(max(len(n.cells), from+int(e.Length)))

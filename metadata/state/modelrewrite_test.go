@@ -20,7 +20,7 @@ func (m *model) stepRewrite() {
 		return
 	}
 	part := &rewrittenPart{}
-	if stripes := m.addPart(part, f, 200); len(stripes) > 0 {
+	if stripes := m.addPart(part, f, 200); len(stripes) > 0 && !slices.Contains(stripes, 0) {
 		m.rewritten += len(m.commitRewrite(part, &wire.Job{Inode: f.id, Rewrite: &wire.RewriteTask{End: uint64(len(f.cells)), Stripes: stripes}}))
 	}
 }
@@ -55,7 +55,7 @@ type rewrittenPart struct {
 	cells []modelCell
 }
 
-// addPart adds some extents of a file, and returns their stripes.
+// addPart adds some extents of a file, and returns their stripes; 0 is the state.
 func (m *model) addPart(part *rewrittenPart, f *modelNode, most int) (stripes []uint64) {
 	ex := m.ok(m.tier.c.extents(f.id, 0, 0)).GetExtents()
 	was := m.someExtents(ex)
@@ -142,7 +142,11 @@ func (m *model) someExtents(ex *wire.ExtentsReply) (out []*wire.Extent) {
 			off = m.rng.Uint64N(e.Length)
 			length = 1 + m.rng.Uint64N(e.Length-off)
 		}
-		out = append(out, extent(e.Offset+off, length, e.Stripe, e.StripeOffset+off))
+		part := extent(e.Offset+off, length, e.Stripe, e.StripeOffset+off)
+		if part.Inline = e.Inline; e.Inline != 0 {
+			part.Content = e.Content[off : off+length]
+		}
+		out = append(out, part)
 		seen[e.Stripe] = true
 	}
 	return out

@@ -5881,9 +5881,9 @@ type Create struct {
 	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
 	Rdev      uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`         // of a device node
 	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
-	// Of a new regular file: its whole content, 16 KiB at most, which the metadata keeps. It is at
-	// level nvme with the answer. Ignored if the name exists and that is the answer: its size and
-	// generation show it. NoSpace if the metadata keeps no more content: write stripes.
+	// With exclusive, of a new regular file with a name: its whole content, 16 KiB at most, which the
+	// metadata keeps. It is at level nvme with the answer. NoSpace if the metadata keeps no more
+	// content: create the file without, and write stripes.
 	Content       []byte `protobuf:"bytes,800,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -56,14 +56,18 @@ func (c *checker) passes() []func() error {
 		content: make(map[uint64]*record.Inode), rows: make(map[string]bool)}
 	objects := &objectChecks{nameChecks: names, uses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
 	contents := &contentChecks{nameChecks: names, objects: objects, refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
-		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
+		inlines: make(map[moraine.InlineID]uint32), stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
 		unsafe: make(map[moraine.TableID]bool), chunks: make(map[string]bool)}
 	fleet := &fleetChecks{checker: c, stripes: contents.stripes}
 	steps := &stepChecks{names}
 	return []func() error{
 		c.sum, sessions.allSessions,
 		names.allInodes, names.dentries, names.nameRows, names.attributes, names.linkCounts,
+<<<<<<< /tmp/w/ours
 		contents.allRefs, contents.tables, contents.allStripes, contents.grants,
+=======
+		contents.allRefs, contents.tables, contents.allStripes, contents.allInlines, contents.grants,
+>>>>>>> /tmp/w/theirs
 		names.owned, names.locks, names.delegations, sessions.answers, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
 		fleet.fleetCounts, fleet.tombstones, fleet.repairs, fleet.intents, fleet.jobIndexes,
 		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases, steps.claims, steps.adoptions,

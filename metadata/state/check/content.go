@@ -15,7 +15,8 @@ type contentChecks struct {
 	*nameChecks
 	objects *objectChecks
 	refs    map[moraine.TableID]uint32
-	base    map[moraine.TableID]int64 // length of the range of one reference
+	base    map[moraine.TableID]int64   // length of the range of one reference
+	inlines map[moraine.InlineID]uint32 // tables that refer to a record with bytes
 	stripes map[moraine.StripeID]*moraine.Stripe
 	uses    map[moraine.StripeID]uint32
 	unsafe  map[moraine.TableID]bool // tables that refer to stripes with chunks that are, or were, only in memory
@@ -69,14 +70,14 @@ func (c *contentChecks) allRefs() error {
 }
 
 func (c *contentChecks) tables() error {
-	stored, evicted := make(map[moraine.TableID]int64), make(map[moraine.TableID]int64)
+	heads := make(map[moraine.TableID]record.TableHead)
 	err := c.each(record.TabTable, func(key, value []byte) error {
 		id := moraine.TableID(record.LastU64(key))
 		h, err := record.DecodeTableHead(value)
 		if err != nil {
 			return err
 		}
-		stored[id], evicted[id] = h.Bytes, h.Evicted
+		heads[id] = h
 		if h.Refs != c.refs[id] && !(h.Refs == 0 && c.refs[id] == 1) {
 			c.problem("table %s counts %d references, but has %d", id, h.Refs, c.refs[id])
 		}
@@ -89,17 +90,17 @@ func (c *contentChecks) tables() error {
 		return err
 	}
 	for _, i := range c.sorted() {
-		var sum, gone int64
+		var sum record.Inode
 		err := layout.RefsFrom(c.View, i.Content, -1, func(r record.Ref) (bool, error) {
-			sum += stored[r.Table]
-			gone += evicted[r.Table]
+			sum.Count(heads[r.Table])
 			return true, nil
 		})
 		if err != nil {
 			return err
 		}
-		if sum != i.Stored || gone != i.Evicted {
-			c.problem("inode %s counts %d stored bytes, %d of them in objects, but has %d and %d", i.Id, i.Stored, i.Evicted, sum, gone)
+		if sum.Stored != i.Stored || sum.Evicted != i.Evicted || sum.Inline != i.Inline {
+			c.problem("inode %s counts %d stored bytes, %d of them in objects and %d in the metadata, but has %d, %d and %d",
+				i.Id, i.Stored, i.Evicted, i.Inline, sum.Stored, sum.Evicted, sum.Inline)
 		}
 	}
 	return nil
@@ -117,6 +118,9 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 	if layout.SumEvicted(exts) != h.Evicted {
 		c.problem("table %s counts %d bytes in objects, but has %d", id, h.Evicted, layout.SumEvicted(exts))
 	}
+	if err := c.useInlines(id, h, exts); err != nil {
+		return err
+	}
 	if err := c.objects.useObjects(id, exts); err != nil {
 		return err
 	}
@@ -127,7 +131,7 @@ func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 			c.problem("table %s: the extent at %d is empty or overlaps the previous one", id, e.Offset)
 		}
 		end = e.End()
-		if e.Object != 0 {
+		if e.Object != 0 || e.Inline != 0 {
 			continue
 		}
 		s := c.stripes[e.Stripe]

@@ -32,6 +32,9 @@ func extentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Object != 0 {
 		return tier.IsBad(v, e.Object)
 	}
+	if e.Inline != 0 {
+		return false, nil
+	}
 	if i.Level > moraine.NVMe {
 		if bad, err := tier.IsBad(v, i.Object); !bad || err != nil {
 			return false, err
@@ -199,7 +202,7 @@ func lostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, err
 		return false, err
 	}
 	for _, e := range exts {
-		if e.Object != 0 {
+		if e.Stripe == 0 {
 			continue
 		}
 		if item, err := fleet.RepairOf(v, e.Stripe); err != nil || item != nil && item.Lost() {

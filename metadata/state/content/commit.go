@@ -46,6 +46,9 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	fleet.AddStripes(t, w.stripes)
+	if err := w.takeContent(t); err != nil {
+		return nil, err
+	}
 	if err := layExtents(t, w); err != nil {
 		return nil, err
 	}

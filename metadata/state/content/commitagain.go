@@ -30,7 +30,7 @@ func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 		}
 	}
 	if known == 0 {
-		return false, nil
+		return w.linkedBefore(t)
 	}
 	stale := func(why string) (bool, error) {
 		return false, kvtx.Fail(moraine.Stale, "commit", w.stripes[0].ID.String(), "the stripes were committed earlier, but %s", why)
@@ -47,16 +47,35 @@ func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 			return stale("the file has other extents now")
 		}
 	}
-	if l := w.op.GetLink(); l != nil {
-		e, ok, err := tree.Lookup(&t.View, moraine.InodeID(l.GetParent()), l.GetName())
+	if w.op.GetLink() != nil {
+		linked, err := w.linked(t)
 		if err != nil {
 			return false, err
 		}
-		if !ok || e.Inode != w.i.Id {
+		if !linked {
 			return stale("the file does not have the name of the request")
 		}
 	}
 	return true, measure(t, w)
+}
+
+// linked reports whether the file has the name that the commit gives it.
+func (w *commitWork) linked(t *kvtx.Tx) (bool, error) {
+	l := w.op.GetLink()
+	e, ok, err := tree.Lookup(&t.View, moraine.InodeID(l.GetParent()), l.GetName())
+	return ok && e.Inode == w.i.Id, err
+}
+
+// linkedBefore reports whether an identical commit that brings content named the file. Without a
+// name, the commit can be applied again.
+func (w *commitWork) linkedBefore(t *kvtx.Tx) (bool, error) {
+	if w.op.GetLink() == nil || w.i.Owner != 0 {
+		return false, nil
+	}
+	if same, err := w.hasContent(t); err != nil || !same {
+		return false, err
+	}
+	return w.linked(t)
 }
 
 // mayKnow reports whether the commit may be compared with an existing stripe. That requires that

@@ -34,6 +34,9 @@ func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 		op.GetPunchTo() > tree.MaxFileSize || op.GetPunchFrom() >= op.GetPunchTo()):
 		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "the hole from byte %d to %d is invalid", op.GetPunchFrom(), op.GetPunchTo())
 	}
+	if err := checkInline(op, ref); err != nil {
+		return nil, err
+	}
 	w := &commitWork{op: op, i: i, level: moraine.NVMe}
 	if l := op.GetLevel(); l != 0 {
 		w.level = moraine.Level(min(l, uint32(moraine.NVMe)))

@@ -250,7 +250,7 @@ func (w *rewriteWork) bound(t *kvtx.Tx) error {
 	seen, chunks := map[moraine.StripeID]bool{}, 0
 	for _, f := range w.files {
 		for _, e := range f.was {
-			if seen[e.Stripe] {
+			if seen[e.Stripe] || e.Inline != 0 {
 				continue
 			}
 			seen[e.Stripe] = true
@@ -294,11 +294,11 @@ func (w *rewrittenFile) parseWas(given []*wire.Extent) ([]moraine.Extent, error)
 	for n, e := range given {
 		const most = tree.MaxFileSize
 		if e.GetLength() == 0 || e.GetLength() > most || e.GetOffset() > most || e.GetStripeOffset() > most ||
-			int64(e.GetOffset()) < end || e.GetStripe() == 0 {
-			return bad("old extent %d is empty, out of order, or without a stripe", n)
+			int64(e.GetOffset()) < end || (e.GetStripe() == 0) == (e.GetInline() == 0) {
+			return bad("old extent %d is empty, out of order, or neither in a stripe nor in the metadata", n)
 		}
 		was = append(was, moraine.Extent{Offset: int64(e.GetOffset()), Length: int64(e.GetLength()),
-			Stripe: moraine.StripeID(e.GetStripe()), StripeOffset: int64(e.GetStripeOffset())})
+			Stripe: moraine.StripeID(e.GetStripe()), StripeOffset: int64(e.GetStripeOffset()), Inline: moraine.InlineID(e.GetInline())})
 		end = was[n].End()
 	}
 	covered := int64(0)
@@ -362,7 +362,7 @@ func keepsProtection(t *kvtx.Tx, w *rewrittenFile) error {
 	}
 	seen := make(map[moraine.StripeID]bool)
 	for _, e := range w.was {
-		if seen[e.Stripe] {
+		if seen[e.Stripe] || e.Inline != 0 {
 			continue
 		}
 		seen[e.Stripe] = true

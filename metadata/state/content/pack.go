@@ -12,7 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A small file has a stripe of its own with whole copies, which take two or three times its size.
+// A small file has a stripe of its own with whole copies, which take two or three times its size, or
+// the metadata has its content.
 // The leader finds small files that nobody has changed for long and names them in a REWRITE job.
 // The job's mover writes their bytes side by side into one stripe, and one CommitRewrite swaps that
 // in for all of them. It must be one command, because a committed stripe gains references only by
@@ -62,13 +63,16 @@ type Packable struct {
 	Tenant moraine.Tenant
 	Parent moraine.InodeID
 	Bytes  int64 // its bytes in stripes
+	Inline int64 // its bytes in the metadata
 	// Unchanged is the time in nanoseconds since the file, its names or its attributes last
 	// changed.
 	Unchanged int64
+	// Pressed says that the metadata keeps more than half of the content that it may.
+	Pressed bool
 }
 
 // FindPackable returns the packing data of a file. ok is false if the file may not be rewritten, or
-// if some of its content is not in stripes on devices.
+// if some of its content is neither in stripes on devices nor in the metadata.
 func FindPackable(v *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err error) {
 	i, err := tree.ReadInode(v, file)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -85,6 +89,7 @@ func FindPackable(v *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err 
 	if err != nil {
 		return p, false, err
 	}
-	p = Packable{Tenant: i.Tenant, Parent: i.Parent, Bytes: i.Stored, Unchanged: int64(c[record.CWall]) - i.Ctime}
+	p = Packable{Tenant: i.Tenant, Parent: i.Parent, Bytes: i.Stored - i.Inline, Inline: i.Inline, Unchanged: int64(c[record.CWall]) - i.Ctime,
+		Pressed: c[record.CInlineBytes] > moraine.MaxInlineTotal/2}
 	return p, rewritable(i) && i.Evicted == 0 && beside == moraine.NVMe, nil
 }

@@ -170,10 +170,10 @@ func gaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	return nil
 }
 
-// FateOf returns the level of an extent's bytes: nvme (also for an object, which is safer), memory,
-// or LevelLost.
+// FateOf returns the level of an extent's bytes: nvme (also in the metadata, and for an object, which
+// is safer), memory, or LevelLost.
 func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
-	if e.Object != 0 {
+	if e.Stripe == 0 {
 		return moraine.NVMe, nil
 	}
 	s, err := fleet.Stripe(v, e.Stripe)

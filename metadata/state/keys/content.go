@@ -25,6 +25,8 @@ func (k contentKeys) Ext(t moraine.TableID, end int64) []byte {
 	return k.u64x2(record.TabExt, uint64(t), uint64(end))
 }
 
+func (k contentKeys) Inline(i moraine.InlineID) []byte { return k.U64(record.TabInline, uint64(i)) }
+
 func (k contentKeys) Grant(last moraine.StripeID) []byte { return k.U64(record.TabGrant, uint64(last)) }
 
 func (k contentKeys) EndedGrant(last moraine.StripeID) []byte {

@@ -68,13 +68,15 @@ type Space struct {
 	spare atomic.Pointer[Batch] // a flushed batch, kept for its memory
 	// Level is the newest feature level that this build supports.
 	Level uint64
+	// InlineLimit bounds the bytes of small files in the state. Each replica has the same.
+	InlineLimit uint64
 	// JobEnded updates the target of a job when the job ends, for example a file or a tree.
 	JobEnded func(t *Tx, j *record.Job, state wire.JobState, reason string) error
 }
 
 // NewSpace returns the space of partition p.
 func NewSpace(p moraine.Partition) *Space {
-	return &Space{K: keys.Of(p), Level: moraine.FeatureLevel}
+	return &Space{K: keys.Of(p), Level: moraine.FeatureLevel, InlineLimit: moraine.MaxInlineTotal}
 }
 
 // View returns a view of the partition over r.
@@ -265,13 +267,14 @@ func IsAnswer(err error) bool {
 	return true
 }
 
-// Source is where the bytes of an extent are: a stripe or an object.
+// Source is where the bytes of an extent are: a stripe, an object, or a record with bytes.
 type Source struct {
 	Stripe moraine.StripeID
 	Object moraine.ObjectID
+	Inline moraine.InlineID
 }
 
-// TableUse says that a table refers to a stripe or an object.
+// TableUse says that a table refers to a source.
 type TableUse struct {
 	Source
 	Table moraine.TableID

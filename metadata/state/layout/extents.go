@@ -1,6 +1,8 @@
 package layout
 
 import (
+	"bytes"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
@@ -36,7 +38,7 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 		return nil, err
 	}
 	reply := &wire.ExtentsReply{Attr: i.Attr()}
-	if len(exts) > limit {
+	if limit = min(limit, fitting(exts)); len(exts) > limit {
 		exts, reply.More = exts[:limit], true
 	}
 	seen := make(map[kvtx.Source]bool, len(exts))
@@ -44,7 +46,13 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 	var stripes []*moraine.Stripe
 	for n, e := range exts {
 		reply.Extents[n] = &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
-			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Object: uint64(e.Object)}
+			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Object: uint64(e.Object), Inline: uint64(e.Inline)}
+		if e.Inline != 0 {
+			if err := attachBytes(v, e, reply.Extents[n]); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if seen[sourceOf(e)] {
 			continue
 		}
@@ -76,6 +84,30 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
+}
+
+// maxReplyBytes bounds the content in one answer. The first extent always fits.
+const maxReplyBytes = 64 * moraine.MaxInline
+
+// fitting returns how many of the first extents have at most maxReplyBytes in the state.
+func fitting(exts []moraine.Extent) int {
+	var sum int64
+	for n, e := range exts {
+		if e.Inline == 0 {
+			continue
+		}
+		if sum += e.Length; sum > maxReplyBytes {
+			return n
+		}
+	}
+	return len(exts)
+}
+
+// attachBytes adds the bytes of an extent in the state to its wire form.
+func attachBytes(v *kvtx.View, e moraine.Extent, w *wire.Extent) error {
+	content, crc, err := InlineBytes(v, e)
+	w.Content, w.ContentCrc = bytes.Clone(content), crc
+	return err
 }
 
 // ExtentsOf returns at most limit extents of a file that end after from.

@@ -16,7 +16,9 @@ import (
 // a job removes the rest.
 const DiscardBudget = 384
 
-func sourceOf(e moraine.Extent) kvtx.Source { return kvtx.Source{Stripe: e.Stripe, Object: e.Object} }
+func sourceOf(e moraine.Extent) kvtx.Source {
+	return kvtx.Source{Stripe: e.Stripe, Object: e.Object, Inline: e.Inline}
+}
 
 // use counts table as a user of a source, once per command. The table must not have referred to it
 // before the command.
@@ -29,16 +31,19 @@ func use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
 		t.Uses = make(map[kvtx.TableUse]struct{}, 8)
 	}
 	t.Uses[use] = struct{}{}
-	if s.Object != 0 {
+	switch {
+	case s.Object != 0:
 		return useObject(t, s.Object)
+	case s.Inline != 0:
+		return useInline(t, s.Inline)
 	}
 	return useStripe(t, s.Stripe)
 }
 
-// shrink records that a table refers to left bytes of a source, after was bytes. Objects have no
+// shrink records that a table refers to left bytes of a source, after was bytes. Only stripes have a
 // live-byte count.
 func shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
-	if s.Object != 0 {
+	if s.Stripe == 0 {
 		return nil
 	}
 	return shrinkStripe(t, s.Stripe, was, left)
@@ -46,8 +51,11 @@ func shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
 
 // releaseSource removes one user of a source.
 func releaseSource(t *kvtx.Tx, s kvtx.Source) error {
-	if s.Object != 0 {
+	switch {
+	case s.Object != 0:
 		return releaseObject(t, s.Object)
+	case s.Inline != 0:
+		return releaseInline(t, s.Inline)
 	}
 	return releaseStripe(t, s.Stripe)
 }
@@ -212,7 +220,7 @@ func dropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished boo
 	}
 	for n, e := range exts {
 		if len(t.Order) >= stop {
-			h = record.TableHead{Count: uint32(len(exts) - n), Bytes: SumLengths(exts[n:]), Evicted: SumEvicted(exts[n:]), Sealed: h.Sealed}
+			h = record.TableHead{Count: uint32(len(exts) - n), Bytes: SumLengths(exts[n:]), Evicted: SumEvicted(exts[n:]), Inline: SumInline(exts[n:]), Sealed: h.Sealed}
 			t.Put(t.K.ExtTable(r.Table), h.Encode())
 			return false, nil
 		}

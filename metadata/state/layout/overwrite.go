@@ -203,7 +203,7 @@ func editTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Ext
 		return false, err
 	}
 	i.Uncount(h)
-	h.Count, h.Bytes, h.Evicted = uint32(len(now)), SumLengths(now), SumEvicted(now)
+	h.Count, h.Bytes, h.Evicted, h.Inline = uint32(len(now)), SumLengths(now), SumEvicted(now), SumInline(now)
 	i.Count(h)
 	t.Put(t.K.ExtTable(r.Table), h.Encode())
 	if end := now[len(now)-1].End(); end != r.End {

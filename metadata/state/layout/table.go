@@ -84,6 +84,7 @@ func growLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	h.Count += uint32(n)
 	h.Bytes += SumLengths(exts[:n])
 	h.Evicted += SumEvicted(exts[:n])
+	h.Inline += SumInline(exts[:n])
 	i.Count(h)
 	t.Put(t.K.ExtTable(r.Table), h.Encode())
 	t.Del(key)
@@ -130,7 +131,7 @@ func AddTable(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	if err := fillTable(t, r, exts); err != nil {
 		return err
 	}
-	h := record.TableHead{Refs: 1, Count: uint32(len(exts)), Bytes: SumLengths(exts), Evicted: SumEvicted(exts)}
+	h := record.TableHead{Refs: 1, Count: uint32(len(exts)), Bytes: SumLengths(exts), Evicted: SumEvicted(exts), Inline: SumInline(exts)}
 	t.Insert(t.K.ExtTable(r.Table), h.Encode())
 	t.Put(t.K.Ref(i.Content, r.End), r.Encode())
 	i.Refs++

@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
@@ -49,7 +50,31 @@ func CreateAs(t *kvtx.Tx, op *wire.Create, id moraine.InodeID) (*wire.MetaRespon
 	}
 	Link(t, dir, op.GetName(), child)
 	putXattrs(t, child, op.GetXattrs())
+	if err := putContent(t, child, op.GetContent()); err != nil {
+		return nil, err
+	}
 	return tree.EntryReply(child), nil
+}
+
+// putContent gives a new file its content, which the state keeps.
+func putContent(t *kvtx.Tx, i *record.Inode, content []byte) error {
+	if len(content) == 0 {
+		return nil
+	}
+	e, err := layout.TakeInline(t, "create", i, content)
+	if err != nil {
+		return err
+	}
+	if err := layout.AppendExtents(t, i, []moraine.Extent{e}); err != nil {
+		return err
+	}
+	i.Size = e.Length
+	if err := RaiseGeneration(t, i); err != nil {
+		return err
+	}
+	i.Level = moraine.NVMe
+	tree.PutInode(t, i)
+	return FlushOnCommit(t, i)
 }
 
 func checkCreate(op *wire.Create) error {
@@ -67,6 +92,10 @@ func checkCreate(op *wire.Create) error {
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file can be created without a name")
 	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a create without a name cannot set extended attributes: send SetXattr afterwards")
+	case len(op.GetContent()) > 0 && (typ != record.TypeFile || !op.GetExclusive()):
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only an exclusive create of a regular file can bring content")
+	case len(op.GetContent()) > moraine.MaxInline:
+		return kvtx.Fail(moraine.TooLarge, "create", op.GetName(), "the metadata keeps %d bytes of a file at most, and the create has %d", moraine.MaxInline, len(op.GetContent()))
 	case op.GetUnlinked():
 		return nil
 	}

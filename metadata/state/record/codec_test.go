@@ -82,7 +82,7 @@ var codecs = append([]valueKind{
 	{"block-device", (&Inode{Typ: TypeBlock, Mode: 0o660, Gid: 6, Nlink: 2, ManyLinks: true, Rdev: 259<<8 | 1<<20}).Encode(), againInode},
 	{"file-of-several-names", (&Inode{Typ: TypeFile, Nlink: 2, Generation: 1<<56 | 9, ManyLinks: true, Parent: 1<<40 | 7, Name: "f", Xattrs: true}).Encode(), againInode},
 	{"clean-file", (&Inode{Typ: TypeFile, Nlink: 1, Size: 9, Stored: 9, Generation: 1<<56 | 2, Level: moraine.Object, Content: 78, Refs: 1, LastEnd: 9,
-		Parent: 1<<40 | 7, Name: "g", Object: 1<<40 | 5, ObjectGen: 1<<56 | 2, Evicted: 9}).Encode(), againInode},
+		Parent: 1<<40 | 7, Name: "g", Object: 1<<40 | 5, ObjectGen: 1<<56 | 2, Evicted: 9, Inline: 200}).Encode(), againInode},
 	{"directory-with-policy", (&Inode{Typ: TypeDirectory, Nlink: 2, Parent: 1<<40 | 7, Name: "d", Policy: true}).Encode(), againInode},
 	{"xattr", EncodeXattr([]byte("value")), func(b []byte) ([]byte, error) {
 		v, err := DecodeXattr(b)
@@ -104,9 +104,13 @@ var codecs = append([]valueKind{
 		e, err := DecodeExt(make([]byte, 8), b, 0)
 		return EncodeExt(e), err
 	}},
-	{"table-with-objects", TableHead{Refs: 1, Count: 2, Bytes: 1 << 32, Evicted: 1 << 20}.Encode(), func(b []byte) ([]byte, error) {
+	{"table-with-objects", TableHead{Refs: 1, Count: 2, Bytes: 1 << 32, Evicted: 1 << 20, Inline: 300}.Encode(), func(b []byte) ([]byte, error) {
 		h, err := DecodeTableHead(b)
 		return h.Encode(), err
+	}},
+	{"extent-inline", EncodeExt(moraine.Extent{Length: 16 << 10, Inline: 1<<40 | 8, StripeOffset: 300}), func(b []byte) ([]byte, error) {
+		e, err := DecodeExt(make([]byte, 8), b, 0)
+		return EncodeExt(e), err
 	}},
 	{"extent-of-object", EncodeExt(moraine.Extent{Length: 1 << 24, Object: 1<<40 | 8, StripeOffset: 4096}), func(b []byte) ([]byte, error) {
 		e, err := DecodeExt(make([]byte, 8), b, 0)

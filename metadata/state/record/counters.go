@@ -65,6 +65,9 @@ const (
 	CStuckMoves  // live jobs of the object tier that fail again and again: see Job.Stuck
 	CMemory      // last number issued of stripes with chunks in memory
 	CLocked      // inodes with advisory locks
+	CInline      // last number issued of records with content
+	CInlines     // records with content of small files
+	CInlineBytes // the bytes in them
 	numCounters
 )
 

@@ -65,7 +65,11 @@ func tripsOf[R any](encode func(R) []byte, decode func([]byte) (R, error), key, 
 }
 
 const (
+<<<<<<< /tmp/w/ours
 	onlyFile      = " Size Stored Evicted Generation Level Degraded Content Refs LastEnd Object ObjectGen"
+=======
+	onlyFile      = " Size Stored Evicted Inline Generation Level Degraded Content Refs LastEnd Object ObjectGen"
+>>>>>>> /tmp/w/theirs
 	onlyDirectory = " Entries Step Policy Reserved Delegate"
 	inodeKey      = "Id Leased Home"
 )
@@ -113,14 +117,16 @@ var roundTrips = []trip{
 	}),
 	tripsBy(EncodeSigningKey, func(b []byte) (*wire.SigningKey, error) { return DecodeSigningKey(0, b) }, "Id", "", nil),
 	tripsBy(EncodeRevocation, func(b []byte) (*wire.Revocation, error) { return DecodeRevocation(0, []byte{RevokedNode}, b) }, "Key Serial", "", nil),
-	tripsOf(EncodeExt, func(b []byte) (moraine.Extent, error) { return DecodeExt(make([]byte, 8), b, 0) }, "Offset", "Stripe"),
-	tripsOf(EncodeExt, func(b []byte) (moraine.Extent, error) { return DecodeExt(make([]byte, 8), b, 0) }, "Offset", "Object"),
+	tripsOf(EncodeExt, func(b []byte) (moraine.Extent, error) { return DecodeExt(make([]byte, 8), b, 0) }, "Offset", "Stripe Inline"),
+	tripsOf(EncodeExt, func(b []byte) (moraine.Extent, error) { return DecodeExt(make([]byte, 8), b, 0) }, "Offset", "Stripe Object"),
+	tripsOf(EncodeExt, func(b []byte) (moraine.Extent, error) { return DecodeExt(make([]byte, 8), b, 0) }, "Offset", "Object Inline"),
 	tripsOf(Dentry.Encode, DecodeDentry, "", ""),
 	tripsOf(Ref.Encode, func(b []byte) (Ref, error) { return DecodeRef(make([]byte, 8), b) }, "End", ""),
 	tripsOf(TableHead.Encode, DecodeTableHead, "", ""),
 	tripsOf(Sum.Encode, DecodeSum, "", ""),
 	tripsOf(SumMark.Encode, DecodeSumMark, "", ""),
 	tripsOf(EndedIntent.Encode, DecodeEndedIntent, "", ""),
+	trips[Inline]("", "", nil),
 	tripsOf(KeptOn.Encode, DecodeKeptOn, "", ""),
 	tripsOf(Tombstone.Encode, DecodeTombstone, "Kept", ""),
 	tripsOf(EncodeConcatRow, DecodeConcatRow, "", ""),

@@ -65,6 +65,7 @@ type Inode struct {
 	Size       int64
 	Stored     int64 // bytes in extents
 	Evicted    int64 // part of Stored that is only in objects
+	Inline     int64 // part of Stored that is in the metadata
 	Generation moraine.Generation
 	Level      moraine.Level
 	Degraded   uint64
@@ -97,6 +98,10 @@ const (
 	InodeSealed
 	InodeStep
 	inodeDelegated
+<<<<<<< /tmp/w/ours
+=======
+	inodeInline
+>>>>>>> /tmp/w/theirs
 	inodeFlagsEnd // the first unused bit
 )
 
@@ -145,6 +150,9 @@ func (i *Inode) Encode() []byte {
 	if i.Evicted != 0 {
 		b = putUvarint(b, uint64(i.Evicted))
 	}
+	if i.Inline != 0 {
+		b = putUvarint(b, uint64(i.Inline))
+	}
 	if i.Step != (StepID{}) {
 		b = putUvarint(i.Step.Encode(b), i.Reserved)
 	}
@@ -156,9 +164,15 @@ func (i *Inode) Encode() []byte {
 
 // flags returns the bits of the optional parts that follow.
 func (i *Inode) flags() (flags uint16) {
+<<<<<<< /tmp/w/ours
 	for bit, set := range [11]bool{
 		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
 		i.Sealed, i.Step != (StepID{}), i.Delegate != 0,
+=======
+	for bit, set := range [12]bool{
+		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
+		i.Sealed, i.Step != (StepID{}), i.Delegate != 0, i.Inline != 0,
+>>>>>>> /tmp/w/theirs
 	} {
 		if set {
 			flags |= 1 << bit
@@ -173,7 +187,11 @@ func (i *Inode) Decode(b []byte) error {
 	d.Version(InodeVersion)
 	i.Typ = d.Byte()
 	flags := uint16(min(d.Uvarint(), inodeFlagsEnd))
+<<<<<<< /tmp/w/ours
 	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | InodeStep | inodeDelegated
+=======
+	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted | inodeInline, inodePolicy | InodeStep | inodeDelegated
+>>>>>>> /tmp/w/theirs
 	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.Typ != TypeFile) || (flags&ofDirs != 0 && i.Typ != TypeDirectory) {
 		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.Typ))
 	}
@@ -222,6 +240,9 @@ func (i *Inode) Decode(b []byte) error {
 	if flags&inodeEvicted != 0 {
 		i.Evicted = int64(d.Uvarint())
 	}
+	if flags&inodeInline != 0 {
+		i.Inline = int64(d.Uvarint())
+	}
 	i.Sealed = flags&InodeSealed != 0
 	if flags&InodeStep != 0 {
 		i.Step.Decode(&d)
@@ -243,7 +264,7 @@ func (i *Inode) Attr() *wire.Attr {
 		Size: uint64(i.Size), Generation: uint64(i.Generation), Atime: i.Atime, Mtime: i.Mtime, Ctime: i.Ctime,
 		Parent: uint64(i.Parent), Tenant: uint32(i.Tenant), Level: uint32(i.Level), Target: i.Target,
 		Stored: uint64(i.Stored), Degraded: i.Degraded, Clean: i.Clean(), Evicted: i.Evicted != 0, Object: uint64(i.Object),
-		Sealed: i.Sealed, Rdev: i.Rdev,
+		Sealed: i.Sealed, Rdev: i.Rdev, Inline: uint64(i.Inline),
 	}
 }
 
@@ -251,12 +272,14 @@ func (i *Inode) Attr() *wire.Attr {
 func (i *Inode) Count(h TableHead) {
 	i.Stored += h.Bytes
 	i.Evicted += h.Evicted
+	i.Inline += h.Inline
 }
 
 // Uncount removes a table of the file from the file's sums.
 func (i *Inode) Uncount(h TableHead) {
 	i.Stored -= h.Bytes
 	i.Evicted -= h.Evicted
+	i.Inline -= h.Inline
 }
 
 // Snapshot reports whether the inode is a directory of a snapshot.
@@ -282,7 +305,8 @@ func (i *Inode) Clean() bool { return i.Object != 0 && i.ObjectGen == i.Generati
 // DropContent makes the file empty and returns its former content, which the caller must discard.
 func (i *Inode) DropContent() (old uint64) {
 	old = i.Content
-	i.Content, i.Refs, i.LastEnd, i.Stored, i.Evicted, i.Size = 0, 0, 0, 0, 0, 0
+	i.Content, i.Refs, i.LastEnd, i.Size = 0, 0, 0, 0
+	i.Stored, i.Evicted, i.Inline = 0, 0, 0
 	return old
 }
 

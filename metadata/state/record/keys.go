@@ -37,6 +37,8 @@ const (
 	TabTable = 0x19 // table -> header
 	TabExt   = 0x1a // table | end of the range in the table -> extent
 	TabDead  = 0x1b // content: a job removes the rest of it
+	// number -> bytes of a small file, for the extents that name it
+	TabInline = 0x1c
 
 	TabGrant      = 0x20 // last stripe -> live grant
 	TabEndedGrant = 0x21 // last stripe -> ended grant

@@ -39,8 +39,8 @@ type TableHead struct {
 	Count  uint32
 	Bytes  int64 // sum of the extent lengths
 	Sealed bool
-	// Evicted is the number of these bytes that are in objects.
-	Evicted int64
+	// Evicted is the number of these bytes that are in objects, and Inline of those in the metadata.
+	Evicted, Inline int64
 }
 
 const tableVersion = 1
@@ -50,7 +50,7 @@ func (h TableHead) Encode() []byte {
 	b := putUvarint(newValue(tableVersion, 16), uint64(h.Refs))
 	b = putUvarint(b, uint64(h.Count))
 	b = putBool(putUvarint(b, uint64(h.Bytes)), h.Sealed)
-	return putUvarint(b, uint64(h.Evicted))
+	return putUvarint(putUvarint(b, uint64(h.Evicted)), uint64(h.Inline))
 }
 
 // DecodeTableHead decodes the header of a table.
@@ -59,23 +59,32 @@ func DecodeTableHead(b []byte) (TableHead, error) {
 	d.Version(tableVersion)
 	h := TableHead{Refs: d.U32(), Count: d.U32(), Bytes: int64(d.Uvarint())}
 	h.Sealed = d.bool()
-	h.Evicted = int64(d.Uvarint())
+	h.Evicted, h.Inline = int64(d.Uvarint()), int64(d.Uvarint())
 	return h, d.End("extent table")
 }
 
 // Extents in a table have offsets relative to it. The value has the length and the key has the end.
-// The lowest bit of the encoded length says that the bytes are in an object.
+// The two lowest bits of the encoded length say where the bytes are.
 
-const extVersion = 1
+const (
+	extVersion = 1
+
+	extInStripe = 0
+	extInObject = 1
+	extInline   = 2
+)
 
 // EncodeExt returns the stored value of an extent; the key has its end. It takes 29 ns, and 36 ns
 // through a codec.
 func EncodeExt(e moraine.Extent) []byte {
-	length, id := uint64(e.Length)<<1, uint64(e.Stripe)
-	if e.Object != 0 {
-		length, id = length|1, uint64(e.Object)
+	place, id := uint64(extInStripe), uint64(e.Stripe)
+	switch {
+	case e.Object != 0:
+		place, id = extInObject, uint64(e.Object)
+	case e.Inline != 0:
+		place, id = extInline, uint64(e.Inline)
 	}
-	b := putUvarint(newValue(extVersion, 24), length)
+	b := putUvarint(newValue(extVersion, 24), uint64(e.Length)<<2|place)
 	return putUvarint(putFixed64(b, id), uint64(e.StripeOffset))
 }
 
@@ -85,15 +94,21 @@ func DecodeExt(key, value []byte, base int64) (moraine.Extent, error) {
 	d.Version(extVersion)
 	var e moraine.Extent
 	length := d.Uvarint()
-	e.Length = int64(length >> 1)
+	e.Length = int64(length >> 2)
 	e.Offset = base + int64(LastU64(key)) - e.Length
-	if id := d.Fixed64(); length&1 == 0 {
+	id := d.Fixed64()
+	switch place := length & 3; {
+	case place == extInStripe:
 		e.Stripe = moraine.StripeID(id)
-	} else if e.Object = moraine.ObjectID(id); id == 0 {
-		d.fail(errNoObject)
+	case id == 0 || place > extInline:
+		d.fail(errNoPlace)
+	case place == extInObject:
+		e.Object = moraine.ObjectID(id)
+	default:
+		e.Inline = moraine.InlineID(id)
 	}
 	e.StripeOffset = int64(d.Uvarint())
 	return e, d.End("extent")
 }
 
-var errNoObject = errors.New("an extent of no object")
+var errNoPlace = errors.New("an extent without a place")
