@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -42,7 +43,7 @@ func (d *commandLog) own(cmd *statepb.Command) *statepb.Command {
 // response.
 func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
-	res, err := d.proposer.propose(ctx, d.done, cmd, nil)
+	res, err := d.propose(ctx, cmd, nil)
 	if err == nil {
 		err = d.leases.ResolveResult(ctx, &res)
 	}
@@ -50,4 +51,18 @@ func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *w
 		res.Response.Lease = leases.OwnChanges(req, &res)
 	}
 	return res.Response, err
+}
+
+// propose proposes a caller's command, and again after the delegations that it met. after is as in
+// proposer.propose.
+func (d *commandLog) propose(ctx context.Context, cmd *statepb.Command, after func(*state.Result)) (state.Result, error) {
+	for tries := 0; ; tries++ {
+		res, err := d.proposer.propose(ctx, d.done, cmd, after)
+		if err != nil || len(res.Met) == 0 {
+			return res, err
+		}
+		if err := d.meeting(ctx, res.Met, tries); err != nil {
+			return state.Result{}, err
+		}
+	}
 }

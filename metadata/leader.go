@@ -88,7 +88,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.retain = retain.New(term)
 	l.locks = lockwait.New(term)
-	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
+	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, log: l.log, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
 	l.runner = newRunner(term, &s.cfg, l.log)
@@ -236,6 +236,7 @@ func (l *leader) observe(r *state.Result) {
 	l.repair.Observe(ev)
 	l.retain.Observe(ev)
 	l.locks.Observe(ev)
+	l.leases.Observe(ev)
 	if ev.Routing != 0 {
 		l.routing.sawRouting(ev.Routing)
 	}
@@ -275,6 +276,7 @@ func (l *leader) catchUp() error {
 	}
 	l.desk.strayed.Store(true)
 	l.locks.WakeAll()
+	l.leases.CatchUp()
 	l.jobs.ready.Fire()
 	l.runner.runnable.Set()
 	l.steps.Fire()

@@ -152,6 +152,9 @@ var served = map[string]service{
 
 	"await_lock": {serve: inLockWaits((*lockwait.Queue).Await)},
 
+	"delegate": {serve: (*leader).delegate},
+	"batch":    {serve: (*leader).batch},
+
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
 	"watch":  {serve: (*leader).watch},
 

@@ -9,22 +9,35 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// read serves a request from a current state.
+// read serves a request from a current state. It reads again after delegations that it met.
 func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	for tries := 0; ; tries++ {
+		resp, met, err := l.readOnce(ctx, c)
+		if err != nil || len(met) == 0 {
+			return resp, err
+		}
+		if err := l.log.meeting(ctx, met, tries); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// readOnce reads once. The answer must not be sent if it met delegations.
+func (l *leader) readOnce(ctx context.Context, c *lead.Call) (*wire.MetaResponse, []kvtx.Met, error) {
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
 	var seen kvtx.Seen
 	var asOf uint64
 	if err := l.Store.ReadBarrier(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 		asOf = applied
 		resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req, moraine.SessionID(c.Req.Session))
 		return err
 	})
-	if err != nil {
-		return resp, err
+	if err != nil || len(seen.Met) > 0 {
+		return resp, seen.Met, err
 	}
 	if t := resp.GetTier(); t != nil {
 		t.Traits, t.LedMillis = l.fleet.Traits.All(), uint64(l.Clock.Since(l.Began).Milliseconds())
@@ -33,14 +46,14 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	err = l.leases.ResolveSeen(ctx, &seen)
 	if err == nil && c.Req.LeaseEpoch != 0 && c.Req.Session != 0 && resp.Error == nil && !seen.All {
 		resp.Lease = l.lease.Grant(c.Req.Session, c.Req.LeaseEpoch, &seen, asOf)
 	}
-	return resp, err
+	return resp, nil, err
 }
 
 // unconfined returns the request without its session if the answer is the same.

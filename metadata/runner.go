@@ -78,6 +78,7 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 		switch {
 		case ctx.Err() != nil:
 			return ran, ctx.Err()
+		case err == errMet:
 		case err != nil:
 			failed = append(failed, err)
 		case refused != nil:
@@ -115,6 +116,9 @@ func (r *runner) ready() (ready []uint64, err error) {
 	return ready, err
 }
 
+// errMet says that a piece met a delegation, and runs again after it.
+var errMet = errors.New("the piece met a delegation")
+
 // piece runs one piece of a job. refused is the state's reason for refusing it.
 func (r *runner) piece(ctx context.Context, job uint64) (refused, err error) {
 	cmd := r.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
@@ -122,6 +126,15 @@ func (r *runner) piece(ctx context.Context, job uint64) (refused, err error) {
 	res, err := r.log.proposer.propose(ctx, nil, cmd, nil)
 	if err != nil {
 		return nil, err
+	}
+	if len(res.Met) > 0 {
+		r.passOver(job, func() {
+			if err := r.log.leases.Await(ctx, res.Met); err != nil && ctx.Err() == nil {
+				r.Log.Warn("a job waits for a directory that a session has for itself", "job", moraine.JobID(job), "err", err)
+				lead.Sleep(ctx, r.Clock, lead.JobPoll)
+			}
+		})
+		return nil, errMet
 	}
 	if e := res.Response.GetError(); e != nil {
 		return transport.ErrorFromWire(e), nil

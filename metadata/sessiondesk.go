@@ -30,7 +30,7 @@ type sessionDesk struct {
 	rand     io.Reader // source of session numbers
 	server   *Server
 	sessions *sessions
-	proposer *proposer
+	log      *commandLog
 	tokens   *signer
 	routing  *routing
 	fleet    *fleet.Fleet
@@ -83,7 +83,7 @@ func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.Meta
 		}
 		cmd := &statepb.Command{Caller: c.Caller, Op: &statepb.Command_Request{Request: req}}
 		began := d.Clock.Now()
-		res, err := d.proposer.propose(ctx, d.Done, cmd, func(r *state.Result) { d.opened(r, began) })
+		res, err := d.log.propose(ctx, cmd, func(r *state.Result) { d.opened(r, began) })
 		switch failed := res.Response.GetError(); {
 		case err != nil:
 			return nil, err

@@ -66,6 +66,13 @@ type Metrics struct {
 	Reclaims                             prometheus.Counter // sessions that came back with cache leases
 	LeasesRanOut                         prometheus.Counter // sessions whose cache leases expired
 	LeaseWaits                           prometheus.Counter // answers that waited for recalls
+	DelegationsGranted                   prometheus.Counter // directories
+	DelegationsRecalled                  prometheus.Counter
+	DelegationsEnded                     prometheus.Counter
+	DelegationsRevoked                   prometheus.Counter
+	DelegationWaits                      prometheus.Counter   // requests and jobs that met delegations
+	DelegationWait                       prometheus.Histogram // seconds
+	BatchChanges                         prometheus.Counter
 }
 
 // leaderGauge is a gauge that only a leader knows. It does not exist until it is set or after the
@@ -143,6 +150,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.Recalls = f.Counter("lease_recalls_total", "Recalls sent to sessions.")
 	m.Reclaims = f.Counter("lease_reclaims_total", "Sessions that came back with leases of an earlier connection to a leader.")
 	m.LeasesRanOut = f.Counter("lease_sessions_ran_out_total", "Sessions whose leases were not renewed in time.")
+	m.DelegationsGranted = f.Counter("delegations_granted_total", "Directories delegated to sessions that requested it. New directories in a batch are not counted.")
+	m.DelegationsRecalled = f.Counter("delegations_recalled_total", "Recalls of delegations, because requests of others met them.")
+	m.DelegationsEnded = f.Counter("delegations_ended_total", "Delegations that have ended while their session lived.")
+	m.DelegationsRevoked = f.Counter("delegations_revoked_total", "Delegations revoked because the session did not end them in time.")
+	m.DelegationWaits = f.Counter("delegation_waits_total", "How often a request or a job met delegations and waited.")
+	m.DelegationWait = f.Histogram("delegation_wait_seconds", "How long such a wait took.", 1e-3, 2, 14)
+	m.BatchChanges = f.Counter("batch_changes_total", "Changes in batches of sessions with delegations.")
 	m.LeaseWaits = f.Counter("lease_waits_total", "Answers that waited until recalls were carried out.")
 	return m
 }

@@ -53,6 +53,11 @@ func (t *Table) Sweep() {
 			delete(t.heat, lease)
 		}
 	}
+	for dir, at := range t.wanted {
+		if now.Sub(at) > wantedPause {
+			delete(t.wanted, dir)
+		}
+	}
 	t.metrics.Leases.Set(float64(t.leaseCount))
 	t.metrics.LeaseSessions.Set(float64(len(t.sessions)))
 }

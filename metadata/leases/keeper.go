@@ -34,13 +34,16 @@ type Keeper struct {
 	// recalled is what callers wait for: cache leases of other sessions, each until the session
 	// answers or its leases expire.
 	recalled limit.Resource
+	// delegated is what requests wait for that met a delegation.
+	delegated limit.Resource
 }
 
 // NewKeeper starts to manage leases for a leadership.
 func NewKeeper(t *lead.Term, table *Table, sessions Sessions) *Keeper {
-	recalled := limit.Resource{Name: "recalled cache leases", Advice: "other clients do not answer a recall, and each delays the answer for a lease term",
-		Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}
-	return &Keeper{Term: t, table: table, sessions: sessions, recalled: recalled}
+	reports := limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)
+	recalled := limit.Resource{Name: "recalled cache leases", Advice: "other clients do not answer a recall, and each delays the answer for a lease term", Reports: reports}
+	delegated := limit.Resource{Name: "recalled delegations", Advice: "a client that has the directory for itself does not give it back, which delays the answer for a lease term", Reports: reports}
+	return &Keeper{Term: t, table: table, sessions: sessions, recalled: recalled, delegated: delegated}
 }
 
 // Poll begins, renews and polls a session's registration.
@@ -86,7 +89,7 @@ func (k *Keeper) recalls(ctx context.Context, id uint64, began time.Time, req *w
 	}
 	for first := true; ; first = false {
 		reply, wake := k.table.poll(id, began, req, first)
-		if wait <= 0 || reply.Ended || len(reply.Recalls) > 0 {
+		if wait <= 0 || reply.Ended || len(reply.Recalls)+len(reply.Delegations) > 0 {
 			return reply, nil
 		}
 		select {
@@ -115,6 +118,9 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 		}
 		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("epoch %d of the session's cache leases has ended: the current one is %d", req.Epoch, old.epoch)}
 	}
+	if _, late := t.wantedOf(id, nil); late {
+		return &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("the session must end a delegation first, which others wait for")}
+	}
 	t.drop(t.sessions[id]) // the session no longer trusts anything of the old one
 	h := &holder{id: id, epoch: req.Epoch, confined: confined, renewed: began}
 	t.add(h)
@@ -141,14 +147,16 @@ func (t *Table) reclaim(h *holder, req *wire.Leases) {
 		t.holds(h, moraine.InodeID(lease))
 	}
 	var missed []*wire.Touch
+	delegated := false
 	t.changes.since(req.Exact, func(c *Change) bool {
 		if _, held := h.leases[c.Touch.Lease]; held && !c.moved() {
 			missed = append(missed, touchToWire(&c.Touch))
+			delegated = delegated || c.Touch.Change == kvtx.Delegated
 		}
 		return len(missed) < maxSettling
 	})
 	switch {
-	case len(missed) >= maxSettling:
+	case len(missed) >= maxSettling || delegated:
 		t.release(h)
 		h.recallAll()
 	case len(missed) > 0:
@@ -171,7 +179,8 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 	if h == nil || h.epoch != req.Epoch || h.ended || t.ranOut(h, t.now()) {
 		return &wire.LeasesReply{Ended: true}, nil
 	}
-	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin}
+	dirs, late := t.wantedOf(id, req.Ending)
+	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin, Delegations: dirs}
 	if first {
 		t.ack(h, req.Ack)
 		if req.Returns > h.returns { // otherwise the session may have them again
@@ -181,7 +190,7 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 			}
 		}
 		if req.Renew {
-			reply.Renewed = h.renew(began)
+			reply.Renewed = !late && h.renew(began)
 		}
 	}
 	for _, r := range h.recalls {

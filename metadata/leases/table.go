@@ -95,6 +95,10 @@ type Table struct {
 	recovering map[uint64]struct{}
 	recoverBy  time.Time
 	recovered  chan struct{}
+	// recalls has the delegations that somebody waits for, and wanted when the delegation of a
+	// directory was last recalled.
+	recalls map[moraine.InodeID]*recalled
+	wanted  map[moraine.InodeID]time.Time
 }
 
 // NewTable makes the table of a server that does not lead.
@@ -111,6 +115,7 @@ func (t *Table) Lead(sessions []uint64) {
 	t.one, t.many, t.leaseCount = map[moraine.InodeID]uint32{}, map[moraine.InodeID][]uint32{}, 0
 	t.heat = map[moraine.InodeID]heat{}
 	t.shown, t.pendings = map[shownKey][]*pending{}, map[*pending]struct{}{}
+	t.recalls, t.wanted = map[moraine.InodeID]*recalled{}, map[moraine.InodeID]time.Time{}
 	t.recovering, t.recovered, t.recoverBy = map[uint64]struct{}{}, make(chan struct{}), t.now().Add(leaseTerm)
 	for _, id := range sessions {
 		t.recovering[id] = struct{}{}
@@ -128,6 +133,10 @@ func (t *Table) Follow() {
 		close(h.wake)
 	}
 	t.sessions, t.slots, t.one, t.many, t.shown, t.pendings, t.recovering = nil, nil, nil, nil, nil, nil, nil
+	for _, r := range t.recalls {
+		close(r.over)
+	}
+	t.recalls, t.wanted = nil, nil
 	t.metrics.Leases.Set(0)
 }
 
@@ -181,6 +190,7 @@ func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results 
 func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	var p *pending
 	affected := map[*holder][]*wire.Touch(nil)
+	var gone []*holder // must drop everything
 	for i := range r.Touched {
 		touch := &r.Touched[i]
 		for _, slot := range t.holdersOf(touch.Lease) {
@@ -190,6 +200,9 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 			}
 			if affected == nil {
 				affected = make(map[*holder][]*wire.Touch, 1)
+			}
+			if touch.Change == kvtx.Delegated {
+				gone = append(gone, h)
 			}
 			affected[h] = append(affected[h], touchToWire(touch))
 		}
@@ -206,6 +219,9 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	}
 	now := t.now()
 	t.warm(affected, now)
+	for _, h := range gone {
+		affected[h] = nil
+	}
 	for h, touches := range affected {
 		if t.ranOut(h, now) {
 			continue
@@ -261,4 +277,6 @@ func (t *Table) InUse(use map[string]int64) {
 	use["changes that wait for holders of leases"] = int64(len(t.pendings))
 	use["names that such changes show"] = int64(len(t.shown))
 	use["leases recalled lately"] = int64(len(t.heat))
+	use["delegations that requests wait for"] = int64(len(t.recalls))
+	use["delegations recalled lately"] = int64(len(t.wanted))
 }

@@ -24,6 +24,9 @@ func Covers(outer, inner string) bool {
 func ResolveScope(v *kvtx.View, path string) (moraine.InodeID, error) {
 	at := v.K.Top()
 	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
+		if _, err := ReadInode(v, at); err != nil {
+			return 0, err
+		}
 		e, ok, err := Lookup(v, at, name)
 		if err != nil {
 			return 0, err
