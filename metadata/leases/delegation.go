@@ -70,10 +70,7 @@ func (k *Keeper) await(ctx context.Context, m kvtx.Met, r *recalled, began time.
 	for {
 		left := r.since.Add(k.table.patience() + k.table.term).Sub(k.Clock.Now())
 		if left <= 0 && k.table.revokes(r) {
-			if err := k.revoke(ctx, m, r); err != nil {
-				return err
-			}
-			continue
+			return k.revoke(ctx, m, r)
 		}
 		if left <= 0 {
 			left = k.table.term // another waiter revokes it
