@@ -63,11 +63,7 @@ func (c *checker) passes() []func() error {
 	return []func() error{
 		c.sum, sessions.allSessions,
 		names.allInodes, names.dentries, names.nameRows, names.attributes, names.linkCounts,
-<<<<<<< /tmp/w/ours
-		contents.allRefs, contents.tables, contents.allStripes, contents.grants,
-=======
 		contents.allRefs, contents.tables, contents.allStripes, contents.allInlines, contents.grants,
->>>>>>> /tmp/w/theirs
 		names.owned, names.locks, names.delegations, sessions.answers, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
 		fleet.fleetCounts, fleet.tombstones, fleet.repairs, fleet.intents, fleet.jobIndexes,
 		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases, steps.claims, steps.adoptions,

@@ -50,13 +50,10 @@ var rowCodecs = []valueKind{
 		}
 		return d.Encode(), nil
 	}},
-<<<<<<< /tmp/w/ours
-=======
 	{"inline", (&Inline{Refs: 2, Origin: 1<<40 | 7, CRC: 0xfedcba98, Bytes: []byte("content")}).Encode(), encodes(func(b []byte) (*Inline, error) {
 		r := &Inline{}
 		return r, r.Decode(b)
 	}, (*Inline).Encode)},
->>>>>>> /tmp/w/theirs
 	{"step-lease", EncodeStepLease(300), encodes(DecodeStepLease, EncodeStepLease)},
 	{"bad-object", (&BadObject{State: wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: 16 << 20, Since: 5000, Text: "other bytes"}).Encode(), encodes(DecodeBadObject, (*BadObject).Encode)},
 	{"removed-index", EncodeRemovedIndex("p/run/step-1/.index"), encodes(DecodeRemovedIndex, EncodeRemovedIndex)},
@@ -75,11 +72,7 @@ var tableCodecs = map[string]string{
 	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
 	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessLock": "mark", "tabSessDir": "mark", "tabSessNumbers": "delegations",
 	"tabInode": "file unlinked directory delegated-directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks",
-<<<<<<< /tmp/w/ours
-	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object", "tabDead": "mark",
-=======
 	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object extent-inline", "tabDead": "mark", "tabInline": "inline",
->>>>>>> /tmp/w/theirs
 	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
 	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",
 	"tabTombstone": "tombstone", "tabKept": "tombstone", "tabTombstoneAt": "tombstone-place", "tabKeptOn": "kept-on", "tabRepair": "mark",

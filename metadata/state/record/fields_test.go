@@ -65,11 +65,7 @@ func tripsOf[R any](encode func(R) []byte, decode func([]byte) (R, error), key, 
 }
 
 const (
-<<<<<<< /tmp/w/ours
-	onlyFile      = " Size Stored Evicted Generation Level Degraded Content Refs LastEnd Object ObjectGen"
-=======
 	onlyFile      = " Size Stored Evicted Inline Generation Level Degraded Content Refs LastEnd Object ObjectGen"
->>>>>>> /tmp/w/theirs
 	onlyDirectory = " Entries Step Policy Reserved Delegate"
 	inodeKey      = "Id Leased Home"
 )

@@ -98,10 +98,7 @@ const (
 	InodeSealed
 	InodeStep
 	inodeDelegated
-<<<<<<< /tmp/w/ours
-=======
 	inodeInline
->>>>>>> /tmp/w/theirs
 	inodeFlagsEnd // the first unused bit
 )
 
@@ -164,15 +161,9 @@ func (i *Inode) Encode() []byte {
 
 // flags returns the bits of the optional parts that follow.
 func (i *Inode) flags() (flags uint16) {
-<<<<<<< /tmp/w/ours
-	for bit, set := range [11]bool{
-		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
-		i.Sealed, i.Step != (StepID{}), i.Delegate != 0,
-=======
 	for bit, set := range [12]bool{
 		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
 		i.Sealed, i.Step != (StepID{}), i.Delegate != 0, i.Inline != 0,
->>>>>>> /tmp/w/theirs
 	} {
 		if set {
 			flags |= 1 << bit
@@ -187,11 +178,7 @@ func (i *Inode) Decode(b []byte) error {
 	d.Version(InodeVersion)
 	i.Typ = d.Byte()
 	flags := uint16(min(d.Uvarint(), inodeFlagsEnd))
-<<<<<<< /tmp/w/ours
-	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | InodeStep | inodeDelegated
-=======
 	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted | inodeInline, inodePolicy | InodeStep | inodeDelegated
->>>>>>> /tmp/w/theirs
 	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.Typ != TypeFile) || (flags&ofDirs != 0 && i.Typ != TypeDirectory) {
 		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.Typ))
 	}

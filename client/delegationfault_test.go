@@ -1,0 +1,125 @@
+package client_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func isBatch(req *wire.MetaRequest) bool { return req.GetBatch() != nil }
+
+// inDelegated runs fn with a directory that is delegated to a client, and with another client.
+func inDelegated(t *testing.T, fn func(c *cluster, a, b *client.Client, dir moraine.InodeID)) {
+	t.Helper()
+	inCluster(t, 3, func(c *cluster) {
+		a, b := c.dial("a", delegating()), c.dial("b", config())
+		defer a.Close()
+		defer b.Close()
+		dir, err := b.Mkdir(c.ctx, "/dir", 0o755)
+		require.NoError(t, err)
+		c.delegate(a, dir.Inode())
+		fn(c, a, b, dir.Inode())
+	})
+}
+
+// makeFiles makes numbered files.
+func makeFiles(c *cluster, cl *client.Client, dir moraine.InodeID, from, to int) {
+	c.t.Helper()
+	for i := from; i < to; i++ {
+		_, err := cl.Inodes().Create(c.ctx, dir, fmt.Sprintf("f%06d", i), client.NodeOptions{Mode: 0o644, Exclusive: true})
+		require.NoError(c.t, err)
+	}
+}
+
+// countOf counts the entries of a directory.
+func countOf(c *cluster, cl *client.Client, dir moraine.InodeID) (n int) {
+	c.t.Helper()
+	for _, err := range cl.Inodes().ReadDir(c.ctx, dir) {
+		require.NoError(c.t, err)
+		n++
+	}
+	return n
+}
+
+// A batch whose answer is lost is applied once.
+func TestABatchWhoseAnswerIsLostIsAppliedOnce(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		c.OnMeta(loseReply(3, isBatch))
+		makeFiles(c, a, dir, 0, 600)
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.Equal(t, 600, countOf(c, b, dir))
+		require.Zero(t, a.Stats().DelegatedLost)
+	})
+}
+
+// The queue is bounded: while the service takes nothing, changes wait, and none is lost.
+func TestAFullQueueWaits(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		slow := time.Second
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if isBatch(req) {
+				time.Sleep(slow)
+			}
+			return nil, nil
+		})
+		began := time.Now()
+		makeFiles(c, a, dir, 0, 6000)
+		require.Greater(t, time.Since(began), slow)
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.Equal(t, 6000, countOf(c, b, dir))
+	})
+}
+
+// Another leader takes the batches of the same delegation.
+func TestDelegatedChangesOutliveALeader(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		for i := range 6 {
+			makeFiles(c, a, dir, 100*i, 100*i+50)
+			if i%2 == 0 {
+				c.elect([]string{"m2", "m3", "m1"}[i/2])
+			}
+			makeFiles(c, a, dir, 100*i+50, 100*i+100)
+		}
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.Equal(t, 600, countOf(c, b, dir))
+		require.Zero(t, a.Stats().DelegatedLost)
+	})
+}
+
+// The end of a client sends what is queued.
+func TestTheEndOfAClientSendsWhatIsQueued(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		makeFiles(c, a, dir, 0, 100)
+		require.NoError(t, a.Close())
+		require.Equal(t, 100, countOf(c, b, dir))
+	})
+}
+
+// What a session had queued when it ended is lost. The next fsync says so, once, and the client goes on
+// under its next session.
+func TestALostSessionLosesItsQueue(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		lost := false
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if isBatch(req) && !lost {
+				lost = true
+				return nil, errKind(moraine.SessionExpired)
+			}
+			return nil, nil
+		})
+		makeFiles(c, a, dir, 0, 10)
+		require.ErrorIs(t, a.Inodes().Sync(c.ctx, dir), moraine.IOError)
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.GreaterOrEqual(t, a.Stats().DelegatedLost, uint64(10))
+		require.Zero(t, countOf(c, a, dir))
+		makeFiles(c, a, dir, 0, 10)
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.Equal(t, 10, countOf(c, b, dir))
+	})
+}
