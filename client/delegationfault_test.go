@@ -123,3 +123,38 @@ func TestALostSessionLosesItsQueue(t *testing.T) {
 		require.Equal(t, 10, countOf(c, b, dir))
 	})
 }
+
+// Another client that wants something of a delegated directory gets all that was done there before.
+func TestOthersSeeWhatIsDoneInADelegatedDirectory(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		cfg := config()
+		cfg.CacheEntries = -1
+		plain := c.dial("plain", cfg)
+		defer plain.Close()
+		for round := range 20 {
+			for _, other := range []*client.Client{b, plain} {
+				name := fmt.Sprint("round", round, other == plain)
+				f, err := a.Inodes().Create(c.ctx, dir, name, client.NodeOptions{Mode: 0o640, UID: 7, GID: 8, Exclusive: true})
+				require.NoError(t, err)
+				there, err := other.Inodes().Lookup(c.ctx, dir, name)
+				require.NoError(t, err)
+				require.Equal(t, f.String(), there.String())
+				mine, err := a.Inodes().Stat(c.ctx, dir)
+				require.NoError(t, err)
+				theirs, err := other.Inodes().Stat(c.ctx, dir)
+				require.NoError(t, err)
+				require.Equal(t, mine.String(), theirs.String())
+				_, err = other.Inodes().Remove(c.ctx, dir, name, client.RemoveOptions{})
+				require.NoError(t, err)
+				_, err = a.Inodes().Lookup(c.ctx, dir, name)
+				require.ErrorIs(t, err, moraine.NotFound)
+			}
+			time.Sleep(11 * time.Second) // the directory is not delegated before
+			if round%5 == 4 {
+				time.Sleep(20 * time.Minute)
+			}
+			c.delegateSoon(a, dir)
+		}
+		require.Zero(t, a.Stats().DelegatedLost)
+	})
+}
