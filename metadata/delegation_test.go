@@ -92,7 +92,9 @@ func TestRequestsThatMeetADelegationWait(t *testing.T) {
 	read := func(op *wire.MetaRequest) func(*client, *owner) *wire.MetaRequest {
 		return func(*client, *owner) *wire.MetaRequest { return op }
 	}
-	rename := func(r *wire.Rename) *wire.MetaRequest { return &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: r}} }
+	rename := func(r *wire.Rename) *wire.MetaRequest {
+		return &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: r}}
+	}
 	for name, request := range map[string]func(*client, *owner) *wire.MetaRequest{
 		"walk": read(&wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: "d/new"}}}),
 		"lookup": func(_ *client, o *owner) *wire.MetaRequest {

@@ -81,7 +81,9 @@ func mayBatch(s *record.Session, req *wire.MetaRequest) error {
 // change applies one change of a batch, and adds to res what it touched.
 func (b Batch) change(cmd *statepb.Command, s *record.Session, op *wire.BatchOp, res *Result) (*wire.BatchResult, error) {
 	t := b.begin(cmd)
-	t.Now = min(max(op.GetAt(), t.Now-maxBatchAge), t.Now)
+	if at := op.GetAt(); at != 0 {
+		t.Now = min(max(at, t.Now-maxBatchAge), t.Now)
+	}
 	t.Session, t.Scope = s, kvtx.GrantedScope(s)
 	t.Meeting = &kvtx.Meeting{Session: s.Id}
 	result := &wire.BatchResult{}

@@ -72,6 +72,8 @@ type model struct {
 	packed    int        // files
 	dice      *rand.Rand // for later kinds of commands, so that the choice of other commands stays the same
 	lockDice  *rand.Rand // for locks, likewise
+	// delegationDice is for delegations.
+	delegationDice *rand.Rand
 }
 
 // TestRandomCommandsAgainstModel runs random commands with new seeds in every run.
@@ -82,7 +84,7 @@ func TestRandomCommandsAgainstModel(t *testing.T) {
 
 // TestRandomCommandsAreOfEveryKind runs seeds that are known to reach every command.
 func TestRandomCommandsAreOfEveryKind(t *testing.T) {
-	if made := runModels(t, 70, testseed.Of(2, 4), fewCommands); !t.Failed() {
+	if made := runModels(t, 89, testseed.Of(2, 4), fewCommands); !t.Failed() {
 		holdCommands(t, made)
 	}
 }
@@ -129,8 +131,8 @@ func newModel(t *testing.T, seed uint64) *model { return newModelOf(newCluster(t
 
 // newModelOf is a model of a bench that has 7 hosts and nothing else.
 func newModelOf(b *bench, seed uint64) *model {
-	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), dice: rand.New(rand.NewPCG(seed, 1)), lockDice: rand.New(rand.NewPCG(seed, 2)), grants: map[*client][]uint64{}, made: map[string]int{}}
-	m.clients = []*client{m.open(nil), m.open(nil)}
+	m := &model{bench: b, rng: rand.New(rand.NewPCG(seed, 0)), dice: rand.New(rand.NewPCG(seed, 1)), lockDice: rand.New(rand.NewPCG(seed, 2)), delegationDice: rand.New(rand.NewPCG(seed, 3)), grants: map[*client][]uint64{}, made: map[string]int{}}
+	m.clients = []*client{m.open(leased), m.open(leased)}
 	m.root = &modelNode{id: m.clients[0].root, typ: wire.FileType_FILE_TYPE_DIRECTORY, children: map[string]*modelNode{}, names: 1}
 	m.nodes = []*modelNode{m.root}
 	m.root.attr = attrOf(m.clients[0].attr(m.root.id))
@@ -221,6 +223,9 @@ func (m *model) step() {
 	if m.lockDice.IntN(8) == 0 {
 		m.stepLock(m.clients[m.lockDice.IntN(len(m.clients))])
 	}
+	if m.delegationDice.IntN(12) == 0 {
+		m.stepDelegate(m.clients[m.delegationDice.IntN(len(m.clients))], m.clients[m.delegationDice.IntN(len(m.clients))])
+	}
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	switch n := m.rng.IntN(100); {
 	case n < 16:
@@ -289,7 +294,7 @@ func (m *model) stepSession() {
 	for i := range nonce {
 		nonce[i] = byte(m.rng.Uint32())
 	}
-	open := m.replicate(c, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: c.node, Scope: "/", Nonce: nonce}}})
+	open := m.replicate(c, &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Node: c.node, Scope: "/", Nonce: nonce, Leases: true}}})
 	m.expect(open, "ok", "open")
 	m.clients[at] = &client{bench: m.bench, id: open.GetSession().GetSession(), root: open.GetSession().GetRoot()}
 }

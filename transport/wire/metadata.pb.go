@@ -14932,7 +14932,7 @@ func (x *Batch) GetOps() []*BatchOp {
 type BatchOp struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Inode    uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`      // of a create: the inode's number, reserved and above all that were used
-	At       int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it
+	At       int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it; 0: the time of the entry
 	Delegate bool                   `protobuf:"varint,3,opt,name=delegate,proto3" json:"delegate,omitempty"` // of a new directory: it is delegated to the session
 	// Types that are valid to be assigned to Op:
 	//

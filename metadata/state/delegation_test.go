@@ -1,0 +1,225 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/delegation"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func leased(op *wire.OpenSession) { op.Leases = true }
+
+func (c *client) delegate(dir uint64, numbers uint32) *wire.DelegateReply {
+	c.t.Helper()
+	return c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Inode: dir, Numbers: numbers}}})).GetDelegate()
+}
+
+// batch sends changes and returns the kinds of their results.
+func (c *client) batch(ops ...*wire.BatchOp) []string {
+	c.t.Helper()
+	var kinds []string
+	for _, r := range c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: ops}}})).GetBatch().GetResults() {
+		kinds = append(kinds, kind(&wire.MetaResponse{Error: r.GetError()}))
+	}
+	return kinds
+}
+
+func making(id, parent uint64, name string, typ wire.FileType) *wire.BatchOp {
+	return &wire.BatchOp{Inode: id, Op: &wire.BatchOp_Create{Create: &wire.Create{Parent: parent, Name: name, Type: typ, Mode: 0o755}}}
+}
+
+func makingFile(id, parent uint64, name string) *wire.BatchOp {
+	return making(id, parent, name, wire.FileType_FILE_TYPE_REGULAR)
+}
+
+func holdKinds(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// Reserved numbers are used once, in rising order, by the session that has them.
+func TestReservedNumbersRise(t *testing.T) {
+	b := newBench(t)
+	c, other := b.open(leased), b.open(leased)
+	dir, theirs := c.mkdir(c.root, "d"), c.mkdir(c.root, "o")
+	first := c.delegate(dir, 10).First
+	foreign := other.delegate(theirs, 10).First
+	plain := c.mkfile(c.root, "plain")
+	holdKinds(t, "numbers", c.batch(makingFile(first+2, dir, "a"), makingFile(first+2, dir, "b"), makingFile(first+1, dir, "c"), makingFile(foreign, dir, "d"),
+		makingFile(plain, dir, "e"), makingFile(plain+1, dir, "f"), makingFile(0, dir, "g"), makingFile(first+3, dir, "a"), makingFile(first+4, dir, "h"), makingFile(first+10, dir, "i")),
+		"ok", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "already exists", "ok", "invalid argument")
+	var starts []uint64
+	for range 5 {
+		starts = append(starts, c.delegate(0, 3).First)
+	}
+	holdKinds(t, "only the newest reservations are kept", c.batch(makingFile(starts[0], dir, "j"), makingFile(starts[1], dir, "k"), makingFile(starts[4], dir, "l"), makingFile(starts[2], dir, "m")),
+		"invalid argument", "ok", "ok", "invalid argument")
+	if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Numbers: 65_537}}})); got != "invalid argument" {
+		t.Fatalf("too many numbers are answered %q", got)
+	}
+	b.check()
+	b.replays()
+}
+
+// What a hostile session may put in a batch is refused, and changes nothing.
+func TestHostileBatches(t *testing.T) {
+	b := newBench(t)
+	c, confined := b.open(leased), (*client)(nil)
+	dir, beside := c.mkdir(c.root, "d"), c.mkdir(c.root, "beside")
+	file := c.mkfile(beside, "f")
+	confined = b.open(func(op *wire.OpenSession) { op.Leases, op.Scope = true, "/d" })
+	first := c.delegate(dir, 100).First
+	create := func(change func(*wire.Create)) *wire.BatchOp {
+		op := makingFile(first, dir, "x")
+		change(op.GetCreate())
+		return op
+	}
+	rename := func(r *wire.Rename) *wire.BatchOp { return &wire.BatchOp{Op: &wire.BatchOp_Rename{Rename: r}} }
+	holdKinds(t, "changes", c.batch(
+		create(func(op *wire.Create) { op.Unlinked, op.Name = true, "" }),
+		create(func(op *wire.Create) { op.Tenant = "t" }),
+		create(func(op *wire.Create) { op.Parent = beside }),
+		create(func(op *wire.Create) { op.Parent = 1 << 60 }),
+		create(func(op *wire.Create) { op.Name = "a/b" }),
+		rename(&wire.Rename{Parent: dir, Name: "x", NewParent: beside, NewName: "y"}),
+		rename(&wire.Rename{Parent: beside, Name: "f", NewParent: dir, NewName: "y"}),
+		rename(&wire.Rename{Parent: dir, Name: "x", NewParent: dir, NewName: "y", Whiteout: true}),
+		&wire.BatchOp{Op: &wire.BatchOp_SetAttr{SetAttr: &wire.SetAttr{Inode: file, Valid: 1}}},
+		&wire.BatchOp{Op: &wire.BatchOp_Commit{Commit: &wire.Commit{Inode: file, Mode: wire.CommitMode_COMMIT_MODE_REPLACE}}},
+		&wire.BatchOp{Op: &wire.BatchOp_Commit{Commit: &wire.Commit{Inode: file, Mode: wire.CommitMode_COMMIT_MODE_OVERLAY}}},
+		&wire.BatchOp{Inode: first},
+		&wire.BatchOp{Inode: first, Delegate: true, Op: makingFile(0, dir, "x").Op}),
+		"invalid argument", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "invalid argument", "invalid argument")
+	if n := c.attr(dir); n.Nlink != 2 || len(b.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: dir}}})).GetReadDir().Entries) != 0 {
+		t.Fatalf("refused changes made %v", n)
+	}
+	holdKinds(t, "a confined session", confined.batch(makingFile(first, beside, "x"), makingFile(first, 1<<60, "x"), makingFile(first, dir, "x")), "stale", "stale", "stale")
+	for what, ops := range map[string][]*wire.BatchOp{
+		"nothing":  nil,
+		"too many": slices.Repeat([]*wire.BatchOp{makingFile(first, dir, "x")}, 513),
+	} {
+		if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: ops}}})); got != "invalid argument" {
+			t.Errorf("%s: %s", what, got)
+		}
+	}
+	big := create(func(op *wire.Create) { op.Xattrs = []*wire.Xattr{{Name: "user.x", Value: make([]byte, 1<<20)}} })
+	if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: []*wire.BatchOp{big}}}})); got != "too large" {
+		t.Errorf("a batch that is too large: %s", got)
+	}
+	reader := b.open(func(op *wire.OpenSession) { op.Leases, op.ReadOnly = true, true })
+	if got := kind(reader.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: []*wire.BatchOp{makingFile(first, dir, "x")}}}})); got != "read only" {
+		t.Errorf("a batch of a reader: %s", got)
+	}
+	b.check()
+	b.replays()
+}
+
+// The times of what a batch makes are those of the session, within an hour before the entry.
+func TestTimesOfABatch(t *testing.T) {
+	const hour = int64(3_600_000_000_000)
+	b := newBench(t)
+	b.wall = 100 * hour
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	first := c.delegate(dir, 10).First
+	now := b.wall + 1_000_000 // of the batch
+	for i, at := range []int64{0, now - 5, now + hour, now - 2*hour} {
+		op := makingFile(first+uint64(i), dir, fmt.Sprint(i))
+		op.At = at
+		now = b.wall + 1_000_000
+		want := []int64{now, at, now, now - hour}[i]
+		holdKinds(t, "create", c.batch(op), "ok")
+		if a := c.attr(first + uint64(i)); a.Mtime != want || a.Ctime != want {
+			t.Errorf("at %d: times %d and %d, want %d", at, a.Mtime, a.Ctime, want)
+		}
+	}
+}
+
+// Which directories are not delegated, and to whom.
+func TestWhatIsNotDelegated(t *testing.T) {
+	b := newBench(t)
+	c, other, plain := b.open(leased), b.open(leased), b.open(nil)
+	dir, file := c.mkdir(c.root, "d"), c.mkfile(c.root, "f")
+	hold := func(who *client, what string, inode uint64, want bool) {
+		t.Helper()
+		if r := who.delegate(inode, 0); r.Delegated != want || (r.Why == "") != want {
+			t.Errorf("%s: %v", what, r)
+		}
+	}
+	if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Inode: file}}})); got != "not a directory" {
+		t.Errorf("a file: %s", got)
+	}
+	hold(plain, "a session without leases", dir, false)
+	hold(c, "a directory", dir, true)
+	hold(c, "again", dir, true)
+	hold(other, "a directory of another session", dir, false)
+	b.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: c.root, Inodes: 1000}}})
+	hold(c, "below a quota", c.mkdir(c.root, "limited"), false)
+	c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+	b.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: c.root}}})
+	hold(other, "a directory of a session that has ended", dir, true)
+	b.check()
+	b.replays()
+}
+
+// The cleanup of a session takes a bounded number of directories with each command. What remains
+// delays nobody, and the end of a directory ends its delegation.
+func TestDelegationsOfEndedSessions(t *testing.T) {
+	b := newBench(t)
+	c, other := b.open(leased), b.open(leased)
+	top := c.mkdir(c.root, "d")
+	first := c.delegate(top, 5000).First
+	many := 0
+	for n := uint64(0); n < delegation.MaxDirs+10; n += 200 {
+		var ops []*wire.BatchOp
+		for i := range uint64(200) {
+			op := making(first+n+i, top, fmt.Sprint(n+i), wire.FileType_FILE_TYPE_DIRECTORY)
+			op.Delegate = true
+			ops = append(ops, op)
+		}
+		for _, r := range c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: ops}}})).GetBatch().GetResults() {
+			if r.Undelegated {
+				many++
+			}
+		}
+	}
+	if want := 4200 - (delegation.MaxDirs - 1); many != want {
+		t.Fatalf("%d directories were not delegated, want %d", many, want)
+	}
+	b.check()
+	holdKinds(t, "rmdir of a delegated directory", c.batch(&wire.BatchOp{Op: &wire.BatchOp_Remove{Remove: &wire.Remove{Parent: top, Name: "7", Directory: true}}}), "ok")
+	b.check()
+	c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
+	b.check()
+	other.mkfile(first+3000, "met by nobody")
+	if r := other.delegate(first+3001, 0); !r.Delegated {
+		t.Fatal(r.Why)
+	}
+	other.ok(other.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: top, Name: "3001", Directory: true}}}))
+	for range 60 {
+		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: 1000}}}).Response)
+		b.check()
+	}
+	if n := len(keysOfSession(b, c.id)); n > 0 {
+		t.Errorf("%d rows of the session are left", n)
+	}
+	b.replays()
+}
+
+// keysOfSession returns the rows about the delegations of a session.
+func keysOfSession(b *bench, id uint64) (rows [][]byte) {
+	for _, prefix := range [][]byte{b.m.K.SessionDirs(moraine.SessionID(id)), b.m.K.SessionNumbers(moraine.SessionID(id))} {
+		keys, err := b.m.View(b.kv).KeysUnder(prefix, 10)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		rows = append(rows, keys...)
+	}
+	return rows
+}
