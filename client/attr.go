@@ -117,6 +117,9 @@ func (a Attr) Degraded() uint64 { return a.w.GetDegraded() }
 // Clean reports whether an object has the whole content.
 func (a Attr) Clean() bool { return a.w.GetClean() }
 
+// Inline returns how many bytes of the content are in the metadata.
+func (a Attr) Inline() int64 { return int64(a.w.GetInline()) }
+
 // Evicted reports whether some of the content is only in an object.
 func (a Attr) Evicted() bool { return a.w.GetEvicted() }
 

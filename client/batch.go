@@ -43,6 +43,10 @@ type batch struct {
 	// alone is set after the service refused a commit of several batches: another batch may be
 	// the cause.
 	alone bool
+	// small marks a batch whose commit brings the whole content of the file (contentsmall.go).
+	// bytes are its bytes, outside the client's budget: MaxInline of them at most.
+	small bool
+	bytes []byte
 	// asked reports whether the client sent a commit of the batch. If so, a caller that abandons
 	// the batch cannot know whether the service applied the commit.
 	asked bool
@@ -53,7 +57,7 @@ type batchState uint8
 const (
 	batchOpen    batchState = iota
 	batchSending            // its bytes no longer change
-	batchPut                // its bytes are on chunkservers; its memory is released
+	batchPut                // its bytes are on chunkservers, and its memory is released; or it is small
 	batchFailed             // its bytes are lost
 	batchDone               // committed, or nothing of it was left to commit
 )

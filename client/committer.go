@@ -187,6 +187,12 @@ func (q *committer) commitNext() {
 		q.mu.Unlock()
 		return
 	}
+	if b := q.queue[0]; b.small {
+		b.asked = true
+		q.mu.Unlock()
+		q.commitSmall(b)
+		return
+	}
 	set, op := q.nextCommit()
 	for _, b := range set {
 		b.asked = true
@@ -271,7 +277,7 @@ func (q *committer) nextCommit() ([]*batch, *wire.Commit) {
 	var laid spans
 	records, cuts := 0, 0 // cuts: places where a range may continue in another stripe
 	for _, b := range q.queue {
-		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.resubmits() != set[0].resubmits())) {
+		if b.state != batchPut || b.small || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.resubmits() != set[0].resubmits())) {
 			break
 		}
 		next := slices.Clone(laid)

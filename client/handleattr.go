@@ -21,7 +21,7 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 	defer ct.passOn()
 	defer ct.gate.Unlock()
 	if has(wire.SetAttrField_SET_ATTR_MTIME) {
-		if err := ct.launchAll(ctx); err != nil {
+		if err := ct.sendAll(ctx); err != nil {
 			return nil, err
 		}
 		if err := ct.awaitCommitted(ctx); err != nil {
@@ -70,7 +70,7 @@ func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err 
 	defer ct.passOn()
 	defer ct.gate.Unlock()
 	// Commit earlier writes first: they lie before the appended bytes.
-	if err := ct.launchAll(ctx); err != nil {
+	if err := ct.sendAll(ctx); err != nil {
 		return 0, 0, err
 	}
 	if err := ct.awaitCommitted(ctx); err != nil {

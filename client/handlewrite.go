@@ -195,9 +195,12 @@ func (ct *content) Yield() {
 	ct.launchSome()
 }
 
-// launchSome is launchAll, but never waits: batches being sent will release their memory. The
+// launchSome is sendAll, but never waits: batches being sent will release their memory. The
 // caller holds the gate.
 func (ct *content) launchSome() {
+	ct.mu.Lock()
+	ct.gatherSmall()
+	ct.mu.Unlock()
 	for len(ct.open) > 0 {
 		select {
 		case ct.slots <- struct{}{}:

@@ -55,7 +55,7 @@ func (ct *content) changeRange(ctx context.Context, from, to, size int64) error 
 
 // settle returns when all earlier writes are committed, or have failed. The caller holds the gate.
 func (ct *content) settle(ctx context.Context) error {
-	if err := ct.launchAll(ctx); err != nil {
+	if err := ct.sendAll(ctx); err != nil {
 		return err
 	}
 	return ct.awaitCommitted(ctx)

@@ -126,7 +126,8 @@ func TestLayout(t *testing.T) {
 			schemes []string
 			lengths []int64
 		}{
-			{1, []string{"x3"}, []int64{1}},
+			{1, nil, nil},
+			{16<<10 + 1, []string{"x3"}, []int64{16<<10 + 1}},
 			{512 << 10, []string{"x3"}, []int64{512 << 10}},
 			{512<<10 + 1, []string{"4+2"}, []int64{512<<10 + 1}},
 			{stripe, []string{"4+2"}, []int64{stripe}},

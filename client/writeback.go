@@ -52,7 +52,7 @@ func (ct *content) flush(ctx context.Context) error {
 	if err := ct.gate.Lock(ctx); err != nil {
 		return err
 	}
-	err := ct.launchAll(ctx)
+	err := ct.sendAll(ctx)
 	ct.gate.Unlock()
 	if err != nil {
 		return err

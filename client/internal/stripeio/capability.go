@@ -56,7 +56,7 @@ func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*Record, objects 
 // Work that waits for its turn may last longer than one term. It returns the extent unchanged
 // if the file no longer has the stripe there.
 func (w *rewriter) renewed(ctx context.Context, e Located) (Located, error) {
-	if e.Record.permit.expires == 0 || e.Record.permit.good(w.Engine) {
+	if e.Bytes != nil || e.Record.permit.expires == 0 || e.Record.permit.good(w.Engine) {
 		return e, nil
 	}
 	if s := w.fresh[e.Stripe]; s != nil && s.permit.good(w.Engine) {

@@ -35,6 +35,7 @@ import (
 // Engine reads and writes stripes for all files of a client. Its methods may be called
 // concurrently.
 type Engine struct {
+	inline  inlineCache
 	cfg     Config
 	clock   clock.Clock
 	log     *slog.Logger

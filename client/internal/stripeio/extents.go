@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -41,12 +42,15 @@ type page struct {
 	permit   permit
 }
 
-// Located is an extent with the record of its stripe, or with the object in which its
-// StripeOffset counts.
+// Located is an extent with the record of its stripe, with the object in which its StripeOffset
+// counts, or with its bytes, which the metadata has.
 type Located struct {
 	moraine.Extent
 	Record *Record
 	Object *objectRead
+	// Bytes are those of an extent in the metadata, and origin is the StripeOffset of the first.
+	Bytes  []byte
+	origin int64
 }
 
 // NewExtentMap returns the extents of a generation of a file, with none loaded.
@@ -133,9 +137,15 @@ const doubtPause = 5 * time.Second
 
 // load requests a page from the service. Stale: the file has another generation by now.
 func (m *ExtentMap) load(ctx context.Context, off int64) (page, error) {
+	if p, ok := m.c.inline.get(m.inode, m.generation); ok && m.Job == 0 {
+		return p, nil
+	}
 	p, attr, err := m.c.pageAt(ctx, &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.Job)})
 	if err == nil && attr.GetGeneration() != m.generation {
 		err = retry.BadReply("get extents")
+	}
+	if err == nil {
+		m.c.inline.keep(m.inode, m.generation, p)
 	}
 	return p, err
 }
@@ -190,7 +200,10 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	last := int64(0)
 	for _, w := range r.Extents {
 		e := Located{Record: stripes[w.Stripe], Object: objects[w.Object], Extent: moraine.Extent{Offset: int64(w.Offset), Length: int64(w.Length),
-			Stripe: moraine.StripeID(w.Stripe), StripeOffset: int64(w.StripeOffset)}}
+			Stripe: moraine.StripeID(w.Stripe), StripeOffset: int64(w.StripeOffset), Inline: moraine.InlineID(w.Inline)}}
+		if err := e.takeBytes(w); err != nil {
+			return page{}, err
+		}
 		if err := checkExtent(e, last); err != nil {
 			return page{}, err
 		}
@@ -206,10 +219,25 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	return p, nil
 }
 
+// takeBytes takes the bytes of an extent in the metadata, if they match their checksum.
+func (e *Located) takeBytes(w *wire.Extent) error {
+	if w.Inline == 0 {
+		return nil
+	}
+	if uint64(len(w.Content)) != w.Length || len(w.Content) > moraine.MaxInline || crc.Sum(w.Content) != w.ContentCrc {
+		return &moraine.Error{Op: "get extents", Ref: e.Inline.String(), Kind: moraine.Corrupt,
+			Err: fmt.Errorf("%d bytes of content in the metadata do not match their extent of %d bytes or its checksum", len(w.Content), w.Length)}
+	}
+	e.Bytes, e.origin = w.Content, e.StripeOffset
+	return nil
+}
+
 // checkExtent refuses an extent that would make a reader return wrong bytes.
 func checkExtent(e Located, after int64) error {
 	var length int64 // of the stripe or object
 	switch {
+	case e.Bytes != nil:
+		length = e.origin + int64(len(e.Bytes))
 	case e.Record != nil && e.Object == nil:
 		length = e.Record.Length
 	case e.Object != nil && e.Record == nil && e.Object.object.Piece > 0:

@@ -23,6 +23,10 @@ func (e *Engine) ReadLocated(ctx context.Context, found []Located, dst []byte, o
 	var wrong atomic.Bool
 	once := func(ctx context.Context, x Located, lo int64, part []byte) error {
 		at := x.StripeOffset + lo - x.Offset
+		if x.Bytes != nil {
+			copy(part, x.Bytes[at-x.origin:])
+			return nil
+		}
 		if x.Object != nil {
 			return e.readObject(ctx, x.Object, at, part)
 		}

@@ -21,6 +21,8 @@ type packedFile struct {
 	length int64
 	chunks int   // of their stripes
 	lose   uint8 // the most chunks that one of its stripes may lose
+	// stripes says that some of its bytes are in stripes; otherwise the metadata has them all.
+	stripes bool
 }
 
 // runPack puts the bytes of the job's small files together into stripes, for the holder of the
@@ -44,9 +46,12 @@ func (w *rewriter) runPack(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := w.mayPack(t); err != nil || t.Scheme.IsCopies() {
+		if err := w.mayPack(t); err != nil {
 			w.Engine.Grants.Settle(t, false)
 			return err
+		}
+		if t.Scheme.IsCopies() { // only the metadata gains by copies
+			files = slices.DeleteFunc(files, func(f packedFile) bool { return f.stripes })
 		}
 		var part []packedFile
 		size := int64(t.Scheme.K) * w.Engine.ChunkBytes(t.Scheme)
@@ -99,6 +104,10 @@ func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, err
 	f.key = GrantKey{Tenant: a.GetTenant(), Dir: moraine.InodeID(a.GetParent())}
 	seen := map[moraine.StripeID]bool{}
 	for _, e := range p.extents {
+		f.pieces, f.length = append(f.pieces, e), f.length+e.Length
+		if e.Bytes != nil {
+			continue
+		}
 		if e.Record == nil || uint64(e.Stripe) > w.job.GetRewrite().GetSettled() {
 			return none, nil
 		}
@@ -106,7 +115,7 @@ func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, err
 			f.chunks += len(e.Record.Chunks)
 		}
 		seen[e.Stripe] = true
-		f.pieces, f.length, f.lose = append(f.pieces, e), f.length+e.Length, max(f.lose, e.Record.Scheme.M)
+		f.stripes, f.lose = true, max(f.lose, e.Record.Scheme.M)
 	}
 	if f.length > moraine.SmallRemainder || f.chunks > wire.MaxPackChunks {
 		return none, nil

@@ -143,7 +143,7 @@ func (w *rewriter) commit(ctx context.Context, files []packedFile, sent []SentSt
 }
 
 func wireExtent(e moraine.Extent) *wire.Extent {
-	return &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)}
+	return &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Inline: uint64(e.Inline)}
 }
 
 // appendExtent appends an extent, or extends the last one by it.
