@@ -84,8 +84,8 @@ func (d *Desk) recalled(id uint64) {
 func (d *Desk) request(id uint64, st Standing) {
 	d.mu.Lock()
 	want := uint32(0)
-	if d.session != st.Session || d.numbers.left() == 0 {
-		want = firstNumbers
+	if d.numbers.left() == 0 && d.adopt(st.Session) && !d.numbers.asking {
+		want, d.numbers.asking = firstNumbers, true // one at a time, so that they arrive in order
 	}
 	d.mu.Unlock()
 	resp, err := d.Service.Send(d.life, &wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Inode: id, Numbers: want}}}, st.Session)
@@ -98,7 +98,8 @@ func (d *Desk) request(id uint64, st Standing) {
 	defer d.mu.Unlock()
 	a := d.askOf(id)
 	a.asking = false
-	if r.GetCount() > 0 && d.adopt(st.Session) {
+	if want > 0 && d.session == st.Session {
+		d.numbers.asking = false
 		d.numbers.got(r)
 	}
 	if !r.GetDelegated() {

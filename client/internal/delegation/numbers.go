@@ -38,10 +38,10 @@ func (n *numbers) owner(id uint32) uint32 {
 
 // got adds a reservation.
 func (n *numbers) got(r *wire.DelegateReply) {
-	n.nobody = r.GetNobody()
 	if r.GetCount() == 0 {
 		return
 	}
+	n.nobody = r.Nobody
 	n.ranges = append(n.ranges, [2]uint64{r.First, r.First + uint64(r.Count)})
 	n.size = min(2*n.want(), mostNumbers)
 }
