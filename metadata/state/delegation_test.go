@@ -223,3 +223,23 @@ func keysOfSession(b *bench, id uint64) (rows [][]byte) {
 	}
 	return rows
 }
+
+// A batch brings whole small files: created with their content, or committed later.
+func TestABatchBringsContent(t *testing.T) {
+	b := newBench(t)
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	first := c.delegate(dir, 10).First
+	whole := makingFile(first, dir, "whole")
+	whole.GetCreate().Content, whole.GetCreate().Exclusive = []byte("content"), true
+	commit := &wire.BatchOp{Op: &wire.BatchOp_Commit{Commit: &wire.Commit{Inode: first + 1, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Content: []byte("later content")}}}
+	holdKinds(t, "batch", c.batch(whole, makingFile(first+1, dir, "later"), commit), "ok", "ok", "ok")
+	for i, size := range []uint64{7, 13} {
+		if a := c.attr(first + uint64(i)); a.Size != size || a.Level != uint32(moraine.NVMe) {
+			t.Errorf("file %d: %v", i, a)
+		}
+	}
+	holdKinds(t, "removed again", c.batch(&wire.BatchOp{Op: &wire.BatchOp_Remove{Remove: &wire.Remove{Parent: dir, Name: "whole"}}}), "ok")
+	b.check()
+	b.replays()
+}
