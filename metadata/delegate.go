@@ -8,39 +8,66 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// delegationDesk gives directories to sessions, and proposes their batches.
+type delegationDesk struct {
+	*lead.Term
+	lease *leases.Table
+}
+
 // delegate gives a directory to a session if nobody else has cached anything of it, and reserves
 // inode numbers.
-func (l *leader) delegate(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (d *delegationDesk) delegate(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	op := c.Req.GetDelegate()
 	why := ""
 	if op.Inode != 0 {
-		why = l.lease.MayDelegate(moraine.InodeID(op.Inode), c.Req.Session, c.Req.LeaseEpoch)
+		if refused, err := d.named(ctx, c, op.Inode); err != nil || refused != nil {
+			return refused, err
+		}
+		why = d.lease.MayDelegate(moraine.InodeID(op.Inode), c.Req.Session, c.Req.LeaseEpoch)
 	}
 	req := c.Req
 	if why != "" {
 		req = proto.CloneOf(c.Req)
 		req.GetDelegate().Inode = 0
 	}
-	resp, err := l.Propose(ctx, c.Caller, req)
+	resp, err := d.Propose(ctx, c.Caller, req)
 	if r := resp.GetDelegate(); err == nil && r != nil {
 		if why != "" {
 			r.Why = why
 		}
 		if r.Delegated {
-			l.Metrics.DelegationsGranted.Inc()
+			d.Metrics.DelegationsGranted.Inc()
 		}
 	}
 	return resp, err
 }
 
+// named returns the answer for a directory that the session may not name; nil if it may. So a
+// confined session does not learn what others do with it.
+func (d *delegationDesk) named(ctx context.Context, c *lead.Call, inode uint64) (refused *wire.MetaResponse, err error) {
+	if err := d.Store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	err = d.Store.View(func(r kvtx.Reader, _ uint64) error {
+		resp, err := d.Machine.Read(r, c.Caller, &wire.MetaRequest{Partition: c.Req.Partition, RoutingEpoch: c.Req.RoutingEpoch, Session: c.Req.Session,
+			Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: inode}}})
+		if err == nil && resp.Error != nil {
+			refused = resp
+		}
+		return err
+	})
+	return refused, err
+}
+
 // batch proposes a batch.
-func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	resp, err := l.Propose(ctx, c.Caller, c.Req)
-	l.Metrics.BatchChanges.Add(float64(len(resp.GetBatch().GetResults())))
+func (d *delegationDesk) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	resp, err := d.Propose(ctx, c.Caller, c.Req)
+	d.Metrics.BatchChanges.Add(float64(len(resp.GetBatch().GetResults())))
 	return resp, err
 }
 

@@ -134,7 +134,19 @@ func TestRequestsThatMeetADelegationWait(t *testing.T) {
 		"clone of the tree": func(_ *client, o *owner) *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: o.dir, Parent: root, Name: "clone"}}}
 		},
-		"set policy": func(_ *client, o *owner) *wire.MetaRequest {
+		"removal of the tree": read(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: root, Name: "d"}}}),
+		"set attribute": func(_ *client, o *owner) *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{Inode: o.dir, Name: "user.x", Value: []byte("x")}}}
+		},
+		"rename over": func(k *client, o *owner) *wire.MetaRequest {
+			k.made(create(root, "over"))
+			return rename(&wire.Rename{Parent: root, Name: "over", NewParent: o.dir, NewName: "new"})
+		},
+		"exchange": func(k *client, o *owner) *wire.MetaRequest {
+			k.made(create(root, "other"))
+			return rename(&wire.Rename{Parent: root, Name: "other", NewParent: o.dir, NewName: "new", Exchange: true})
+		},
+		"policy": func(_ *client, o *owner) *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: o.dir}}}
 		},
 	} {
@@ -335,5 +347,95 @@ func TestTheEndOfADelegationIsRepeated(t *testing.T) {
 		requireAnswered(t, answered, "the request")
 		require.Contains(t, o.delegate(o.dir).Why, "wanted")
 		time.Sleep(11 * time.Second)
+	})
+}
+
+// A confined session neither waits for directories outside its own nor learns of them, and works in
+// delegations of its own.
+func TestConfinedSessionsAndDelegations(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		o := c.owner("a")
+		mine := o.made(mkdir(root, "mine")).Inode
+		p := peer(transport.RoleClient, "b")
+		p.Scope = "/mine"
+		confined := c.open(p)
+		for what, req := range map[string]*wire.MetaRequest{
+			"getattr": {Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: o.dir}}},
+			"readdir": {Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: o.dir}}},
+			"lookup":  {Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: o.dir, Name: "x"}}},
+		} {
+			_, err := confined.ask(req)
+			require.ErrorIs(t, err, moraine.NotFound, what)
+		}
+		_, err := confined.do(create(o.dir, "x"))
+		require.ErrorIs(t, err, moraine.NotFound)
+		require.Empty(t, o.wanted())
+		require.True(t, o.delegate(mine).Delegated)
+		answered := confined.later(create(mine, "x"))
+		requireWaits(t, answered, "a create in a delegated directory of the scope")
+		require.Equal(t, []uint64{mine}, o.wanted())
+		o.end(mine)
+		requireAnswered(t, answered, "the create")
+	})
+}
+
+// Two sessions that have directories for themselves, and whose batches touch what the other has cached,
+// never wait for each other.
+func TestBatchesDoNotWaitForEachOther(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		a := c.owner("a")
+		b := &owner{cacher: c.cacher("b")}
+		b.dir = b.made(mkdir(root, "e")).Inode
+		r := b.delegate(b.dir)
+		require.True(t, r.Delegated, r.Why)
+		b.next = r.First
+		ra, rb := a.later(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: b.dir}}}), b.later(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: a.dir}}})
+		requireWaits(t, ra, "a listing of the other directory")
+		requireWaits(t, rb, "a listing of the other directory")
+		require.Equal(t, []string{"ok"}, a.send(a.file("x")), "a batch waits for no recall of its own session")
+		require.Equal(t, []string{"ok"}, b.send(b.file("x")))
+		a.end(a.dir)
+		b.end(b.dir)
+		requireAnswered(t, ra, "the listing")
+		requireAnswered(t, rb, "the listing")
+	})
+}
+
+// A session that has cached something of a directory prevents its delegation, and one that returns with
+// an old cache gets nothing of it back.
+func TestCachesAndDelegations(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		h, o := c.cacher("h"), &owner{cacher: c.cacher("a")}
+		o.dir = o.made(mkdir(root, "d")).Inode
+		h.walk("d/f")
+		exact := h.leases(&wire.Leases{}).Exact
+		require.Contains(t, o.delegate(o.dir).Why, "cached")
+		time.Sleep(4 * time.Second) // the standing of h ends
+		o.begin(0)
+		require.True(t, o.delegate(o.dir).Delegated)
+		reply := h.begin(exact, root, o.dir)
+		require.Len(t, reply.Recalls, 1)
+		require.True(t, reply.Recalls[0].All, "it drops everything")
+	})
+}
+
+// A job does what a person requested, so it waits too.
+func TestAJobWaitsForADelegation(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		o, other := c.owner("a"), c.open(peer(transport.RoleClient, "b"))
+		top := o.made(mkdir(root, "top")).Inode
+		sub := o.made(mkdir(top, "sub")).Inode
+		require.True(t, o.delegate(sub).Delegated)
+		_, err := other.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: top, Parent: root, Name: "clone"}}})
+		require.NoError(t, err)
+		time.Sleep(500 * time.Millisecond)
+		require.Equal(t, []uint64{sub}, o.wanted(), "the job found the delegated directory")
+		require.Equal(t, []string{"ok"}, o.send(o.making(sub, "f", wire.FileType_FILE_TYPE_REGULAR)))
+		o.end(sub)
+		require.Eventually(t, func() bool {
+			time.Sleep(time.Second)
+			resp, err := other.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: "clone/sub/f"}}})
+			return err == nil && resp.GetWalk().GetFound()
+		}, 20*time.Second, time.Second)
 	})
 }

@@ -178,3 +178,78 @@ func TestWaiterOfAStepWhoseEndWasLost(t *testing.T) {
 		require.Less(c.t, time.Since(began), 5*time.Second)
 	})
 }
+
+// Each entry of a delegation may be lost. The session repeats the request under the same number: its
+// effect happens once, and whoever waits for the directory goes on.
+func TestLostEntriesOfADelegation(t *testing.T) {
+	steps := map[string]func(o *owner) *wire.MetaRequest{
+		"delegate": func(o *owner) *wire.MetaRequest {
+			return &wire.MetaRequest{LeaseEpoch: o.epoch, Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Inode: o.dir, Numbers: 10}}}
+		},
+		"batch": func(o *owner) *wire.MetaRequest {
+			req := batch(o.file("x"), &wire.BatchOp{Op: &wire.BatchOp_Rename{Rename: &wire.Rename{Parent: o.dir, Name: "x", NewParent: o.dir, NewName: "y"}}})
+			req.LeaseEpoch = o.epoch
+			return req
+		},
+		"end": func(o *owner) *wire.MetaRequest {
+			return &wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{Inodes: []uint64{o.dir}}}}
+		},
+	}
+	for name, step := range steps {
+		t.Run(name, func(t *testing.T) {
+			afterLost(t, func(c *cluster, _ bool, lose func(func() error)) {
+				o, other := c.owner("a"), c.open(peer(transport.RoleClient, "b"))
+				req := step(o)
+				lose(func() error { _, err := o.do(req); return err })
+				time.Sleep(5 * time.Second) // the leader may have changed, and its successor waits for leases
+				require.NoError(t, o.renew())
+				o.begin(0)
+				resp, err := c.do(o.peer, req)
+				require.NoError(t, err)
+				if name == "batch" {
+					require.Equal(t, []string{"ok", "ok"}, outcomes(resp.GetBatch()))
+				}
+				answered := other.later(create(o.dir, "z"))
+				if name != "end" {
+					requireWaits(t, answered, "a request that meets the delegation")
+					require.Equal(t, []uint64{o.dir}, o.wanted())
+					o.end(o.dir)
+				}
+				requireAnswered(t, answered, "the request")
+				list, err := o.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: o.dir}}})
+				require.NoError(t, err)
+				want := 1
+				if name == "batch" {
+					want = 2
+				}
+				require.Len(t, list.GetReadDir().Entries, want)
+			})
+		})
+	}
+}
+
+// The entry that revokes a delegation may be lost. Whoever waits proposes it again.
+func TestALostRevocationIsRepeated(t *testing.T) {
+	for _, row := range lostEntries {
+		if row.elect != "" {
+			continue
+		}
+		t.Run(row.name, func(t *testing.T) {
+			bubble(t, nil, func(c *cluster) {
+				o, other := c.owner("a"), c.open(peer(transport.RoleClient, "b"))
+				answered := other.later(create(o.dir, "f"))
+				time.Sleep(3950 * time.Millisecond)
+				requireWaits(t, answered, "a request before the revocation")
+				c.group.Fail(row.faults)
+				time.Sleep(100 * time.Millisecond)
+				if is, err := answered(); is && err != nil {
+					require.ErrorIs(t, err, moraine.Unavailable)
+					other.number--
+					answered = other.later(create(o.dir, "f"))
+				}
+				time.Sleep(5 * time.Second)
+				requireAnswered(t, answered, "the request")
+			})
+		})
+	}
+}

@@ -111,6 +111,12 @@ func byBackups(serve func(*backupDesk, context.Context, *lead.Call) (*wire.MetaR
 	}
 }
 
+func byDelegations(serve func(*delegationDesk, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.delegations, ctx, c)
+	}
+}
+
 // served names what serves a request. A READ that is not listed is answered from the state, and a
 // COMMAND that is not listed is proposed as it came.
 var served = map[string]service{
@@ -152,8 +158,8 @@ var served = map[string]service{
 
 	"await_lock": {serve: inLockWaits((*lockwait.Queue).Await)},
 
-	"delegate": {serve: (*leader).delegate},
-	"batch":    {serve: (*leader).batch},
+	"delegate": {serve: byDelegations((*delegationDesk).delegate)},
+	"batch":    {serve: byDelegations((*delegationDesk).batch)},
 
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
 	"watch":  {serve: (*leader).watch},

@@ -12,7 +12,7 @@ import (
 // read serves a request from a current state. It reads again after delegations that it met.
 func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	for tries := 0; ; tries++ {
-		resp, met, err := l.readOnce(ctx, c)
+		resp, met, err := readOnce(ctx, l, c)
 		if err != nil || len(met) == 0 {
 			return resp, err
 		}
@@ -23,7 +23,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 }
 
 // readOnce reads once. The answer must not be sent if it met delegations.
-func (l *leader) readOnce(ctx context.Context, c *lead.Call) (*wire.MetaResponse, []kvtx.Met, error) {
+func readOnce(ctx context.Context, l *leader, c *lead.Call) (*wire.MetaResponse, []kvtx.Met, error) {
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
 	var seen kvtx.Seen

@@ -51,7 +51,7 @@ func (b *builder) names() *refs {
 }
 
 // ofDirectories are the requests whose inode is a directory.
-var ofDirectories = strings.Fields("read_dir get_usage set_quota set_policy get_policy clone_tree grant")
+var ofDirectories = strings.Fields("read_dir get_usage set_quota set_policy get_policy clone_tree grant delegate")
 
 // build returns the request of a field with references to own things, except as
 // builder says.
@@ -103,6 +103,8 @@ func (b *builder) complete(m *wire.MetaRequest) {
 		}
 	case *wire.MetaRequest_Clone:
 		r.Clone.Mode, r.Clone.Link = wire.CommitMode_COMMIT_MODE_REPLACE, nil
+	case *wire.MetaRequest_Batch:
+		b.completeBatch(r.Batch)
 	case *wire.MetaRequest_Concat:
 		r.Concat.Link.Expect = nil
 		r.Concat.Consume = 0
@@ -112,6 +114,20 @@ func (b *builder) complete(m *wire.MetaRequest) {
 		r.AdoptStep.Format = wire.CheckpointFormat_CHECKPOINT_FORMAT_DCP
 	case *wire.MetaRequest_Leases:
 		r.Leases.Begin, r.Leases.Epoch = true, 1
+	}
+}
+
+// completeBatch gives a batch one change of each kind.
+func (b *builder) completeBatch(batch *wire.Batch) {
+	batch.Ops = nil
+	kinds := (&wire.BatchOp{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
+	for i := range kinds.Len() {
+		op := &wire.BatchOp{}
+		b.fill(op.ProtoReflect().Mutable(kinds.Get(i)).Message(), 3)
+		if c := op.GetCommit(); c != nil {
+			c.Mode, c.Stripes, c.Extents, c.Link = wire.CommitMode_COMMIT_MODE_REPLACE, nil, nil, nil
+		}
+		batch.Ops = append(batch.Ops, op)
 	}
 }
 
@@ -176,7 +192,7 @@ func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
 			return func(r *refs) uint64 { return r.dir }
 		}
 		return func(r *refs) uint64 { return r.file }
-	case "inodes", "held", "returned", "settled":
+	case "inodes", "held", "returned", "settled", "ending":
 		return func(r *refs) uint64 { return r.file }
 	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for":
 		return func(r *refs) uint64 { return r.dir }

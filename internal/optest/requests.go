@@ -123,7 +123,7 @@ var Requests = map[string]Request{
 	"await_lock":        {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"delegate":          {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}, Sealed: "no directory of a checkpoint is delegated"},
 	"end_delegation":    {Stranger: Stranger{Own: ok, Confined: ok, ReadOnly: readOnly, Node: denied}, Sealed: "it ends the delegation of a directory"},
-	"batch":             {Stranger: Stranger{Own: "invalid argument", Confined: "invalid argument", ReadOnly: readOnly, Node: denied}, Sealed: "it changes only delegated directories, and no directory of a checkpoint is one"},
+	"batch":             {Stranger: Stranger{Own: ok, Confined: ok, ReadOnly: readOnly, Node: denied}, Sealed: "it changes only delegated directories, and no directory of a checkpoint is one"},
 	"member_beat":       {Stranger: Stranger{Own: denied, Confined: denied, Node: denied}},
 	"get_members":       {Stranger: Stranger{Own: ok, Confined: ok, Node: denied, Moving: true}},
 	"add_member":        {Stranger: Stranger{Own: denied, Confined: denied, Node: denied}},

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"time"
-
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
@@ -20,8 +18,8 @@ import (
 const (
 	maxBatchOps   = 512
 	maxBatchBytes = 1 << 20
-	// maxBatchAge is how long before its entry a change of a batch may have been made.
-	maxBatchAge = int64(time.Hour)
+	// maxBatchAge is how long before its entry a change of a batch may have been made, in nanoseconds.
+	maxBatchAge = int64(3_600_000_000_000)
 	// maxBatchText bounds each text of an error in the answer to a batch, in bytes.
 	maxBatchText = 200
 )

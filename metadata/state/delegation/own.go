@@ -13,7 +13,7 @@ func Owns(t *kvtx.Tx, dirs ...uint64) error {
 	for _, id := range dirs {
 		dir, err := tree.Inode(t, moraine.InodeID(id))
 		if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && dir.Delegate != t.Session.Id {
-			err = stale(moraine.InodeID(id))
+			err = stale()
 		}
 		if err != nil {
 			return err
@@ -27,15 +27,17 @@ func OwnsInode(t *kvtx.Tx, id uint64) error {
 	i, err := tree.Inode(t, moraine.InodeID(id))
 	switch {
 	case kvtx.MoraineKind(err) == moraine.NotFound || err == nil && i.Parent == 0 && i.Delegate != t.Session.Id:
-		return stale(moraine.InodeID(id))
+		return stale()
 	case err != nil || i.Delegate == t.Session.Id:
 		return err
 	}
 	return Owns(t, uint64(i.Parent))
 }
 
-func stale(id moraine.InodeID) error {
-	return kvtx.Fail(moraine.Stale, "batch", id.String(), "the directory is not delegated to the session, or not any more")
+// stale is the error of a change in another directory. It names none, so that it is the same for one
+// that does not exist.
+func stale() error {
+	return kvtx.Fail(moraine.Stale, "batch", "", "the directory is not delegated to the session, or not any more")
 }
 
 // TakeNumber uses up a reserved inode number of the session.
