@@ -261,8 +261,11 @@ func TestANewLeaderRecallsDelegations(t *testing.T) {
 					require.ErrorIs(t, err, moraine.Unavailable)
 					other.number--
 					answered = other.later(create(o.dir, "f"))
-					o.begin(0)
 					requireWaits(t, answered, "the request at the next leader")
+					r := o.leases(&wire.Leases{})
+					require.True(t, r.Ended, "a new leader knows no standing")
+					require.Equal(t, []uint64{o.dir}, r.Delegations)
+					o.begin(0)
 				case "after the end":
 					c.group.Elect("")
 				}

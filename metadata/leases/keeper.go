@@ -175,11 +175,11 @@ func (h *holder) recallAll() {
 func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (*wire.LeasesReply, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	dirs, late := t.wantedOf(id, req.Ending)
 	h := t.sessions[id]
 	if h == nil || h.epoch != req.Epoch || h.ended || t.ranOut(h, t.now()) {
-		return &wire.LeasesReply{Ended: true}, nil
+		return &wire.LeasesReply{Ended: true, Delegations: dirs}, nil
 	}
-	dirs, late := t.wantedOf(id, req.Ending)
 	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin, Delegations: dirs}
 	if first {
 		t.ack(h, req.Ack)

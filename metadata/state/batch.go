@@ -83,7 +83,7 @@ func (b Batch) change(cmd *statepb.Command, s *record.Session, op *wire.BatchOp,
 		t.Now = min(max(at, t.Now-maxBatchAge), t.Now)
 	}
 	t.Session, t.Scope = s, kvtx.GrantedScope(s)
-	t.Meeting = &kvtx.Meeting{Session: s.Id}
+	t.MayMeet(s.Id)
 	result := &wire.BatchResult{}
 	resp, err := guard(t, func() (*wire.MetaResponse, error) {
 		resp, err := changing(t, op, result)

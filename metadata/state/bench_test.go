@@ -44,6 +44,43 @@ func BenchmarkCreate(b *testing.B) {
 	b.ReportMetric(float64(bn.kv.Sets-sets)/float64(b.N), "sets/op")
 }
 
+// BenchmarkBatch applies empty creates, 256 to a batch, as BenchmarkCreate does.
+func BenchmarkBatch(b *testing.B) {
+	bn := newCluster(b, 6)
+	c := bn.open(leased)
+	dir := c.mkdir(c.root, "d")
+	const group = 256
+	var entries [][]byte
+	next := c.delegate(dir, 65_536).First
+	for range 3 { // a session keeps four reservations, and these follow each other
+		c.delegate(0, 65_536)
+	}
+	if b.N > 4*65_536 {
+		b.Skip("there are no more reserved numbers: use -benchtime=200000x")
+	}
+	for n := 0; n < b.N; n += group {
+		batch := &wire.Batch{}
+		for i := range uint64(group) {
+			batch.Ops = append(batch.Ops, makingFile(next+i, dir, fmt.Sprintf("file-%d", next+i)))
+		}
+		next += group
+		p, err := proto.Marshal(bn.command(&statepb.Command{Caller: &statepb.Caller{Node: c.node, Role: "client"},
+			Op: &statepb.Command_Request{Request: c.request(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: batch}})}}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		entries = append(entries, state.EncodeEntry([][]byte{p}))
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for _, e := range entries {
+		bn.index++
+		if _, err := applyEntry(bn.m, bn.kv, bn.index, e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkGetAttr answers stats of one inode.
 func BenchmarkGetAttr(b *testing.B) {
 	bn := newCluster(b, 6)

@@ -106,7 +106,7 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 		resp, err = request(t, h, req.Request)
 	} else {
 		if cmd.GetRunJob() != nil { // a job does what a person requested
-			t.Meeting = &kvtx.Meeting{}
+			t.MayMeet(0)
 		}
 		resp, err = guard(t, func() (*wire.MetaResponse, error) { return lead(t, cmd) })
 		if err == nil {

@@ -17,7 +17,7 @@ import (
 func request(t *kvtx.Tx, h handler, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	o := ops.Of(req) // nil: the FutureRequest of an upgrade test
 	if waits(t.Caller) {
-		t.Meeting = &kvtx.Meeting{Session: moraine.SessionID(req.GetSession())}
+		t.MayMeet(moraine.SessionID(req.GetSession()))
 	}
 	if err := session.Routed(t, req); err != nil {
 		if kvtx.IsAnswer(err) {

@@ -16,6 +16,12 @@ type Meeting struct {
 	Met     []Met
 }
 
+// MayMeet makes the command meet the delegations of other sessions.
+func (t *Tx) MayMeet(session moraine.SessionID) {
+	t.meeting = Meeting{Session: session}
+	t.Meeting = &t.meeting
+}
+
 // Forgo makes the request meet none of the directories that it has read.
 func (v *View) Forgo() {
 	if v.Meeting != nil {

@@ -165,7 +165,8 @@ type Tx struct {
 	Touched []Touch
 	Events  Events
 	// Read are the inodes that the command read, whether it succeeded or not.
-	Read []moraine.InodeID
+	Read    []moraine.InodeID
+	meeting Meeting
 	// Met are the delegated directories that the command met: it has no effect and no answer.
 	Met []Met
 	// Repeated says that the response is the kept answer of an earlier command.
