@@ -221,6 +221,20 @@ func (c *cache) lookup(dir moraine.InodeID, name string) (*wire.Attr, bool) {
 	return a, c.count(a != nil)
 }
 
+// hiddenAt returns the inode that has a name, if its attributes are hidden, and 0 otherwise.
+func (c *cache) hiddenAt(dir moraine.InodeID, name string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.hidden) == 0 || !c.usable() {
+		return 0
+	}
+	inode, _ := c.find(uint64(dir), name)
+	if c.shows(inode) {
+		return 0
+	}
+	return inode
+}
+
 // page answers one page of a directory, or nil if its listing is not cached.
 func (c *cache) page(dir moraine.InodeID, after string, limit int) *wire.ReadDirReply {
 	if c == nil {

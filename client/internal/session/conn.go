@@ -203,7 +203,8 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
 		LeaseEpoch: epoch, Op: req.Op}, s, n)
-	if o := m.cache.takeUp(named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() {
+	// What a batch changes was hidden, so that nothing of it is lent.
+	if o := m.cache.takeUp(named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() && req.GetBatch() == nil {
 		m.cache.loans.settle(ctx, o)
 	}
 	if unknown {

@@ -89,6 +89,11 @@ func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string
 	if known {
 		return a, nil
 	}
+	if inode := m.cache.hiddenAt(parent, name); inode != 0 {
+		if a, known, err := m.desk.Attr(ctx, inode); known || err != nil {
+			return a, err
+		}
+	}
 	w, err := m.walkFrom(ctx, parent, name, false) // a walk reports a missing name without an error
 	if err != nil {
 		return nil, err
