@@ -100,10 +100,14 @@ func (m *mountProc) kill(t *testing.T) {
 
 // The metadata leader is killed repeatedly while tar unpacks onto a mount. tar
 // succeeds, and the unpacked files equal the packed ones.
-func TestMountSurvivesLeaderKill(t *testing.T) {
+func TestMountSurvivesLeaderKill(t *testing.T) { surviveLeaderKills(t) }
+
+// surviveLeaderKills has a mount with further arguments survive.
+func surviveLeaderKills(t *testing.T, args ...string) {
+	t.Helper()
 	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 3})
-	m := mountCluster(t, c)
+	m := mountCluster(t, c, args...)
 	session := connect(t, c, client.Config{})
 	r := random(seed(t))
 	src := t.TempDir()

@@ -30,6 +30,8 @@ type Service interface {
 	Send(ctx context.Context, req *wire.MetaRequest, session uint64) (*wire.MetaResponse, error)
 	// Standing is the standing under which the client trusts its leases now; zero: it trusts none.
 	Standing() Standing
+	// Newest is the standing of the client, trusted or not.
+	Newest() Standing
 	// Hide makes the cache forget entries of directories and attributes of inodes, and keep none, until
 	// Show.
 	Hide(inodes ...uint64)

@@ -105,9 +105,9 @@ func (d *Desk) tendAll() {
 	if len(d.dirs) == 0 {
 		return
 	}
-	now := d.Service.Standing()
+	now := d.Service.Newest()
 	for _, l := range d.dirs {
-		if now != (Standing{}) && l.under != now || len(l.names) > maxNames {
+		if l.under != now || len(l.names) > maxNames {
 			d.give(l)
 		}
 	}

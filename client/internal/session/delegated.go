@@ -62,6 +62,14 @@ func (s delegated) Standing() delegation.Standing {
 	return delegation.Standing{Session: c.standing.session, Epoch: c.standing.epoch}
 }
 
+// Newest implements delegation.Service.
+func (s delegated) Newest() delegation.Standing {
+	c := s.m.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return delegation.Standing{Session: c.standing.session, Epoch: c.standing.epoch}
+}
+
 // Hide implements delegation.Service.
 func (s delegated) Hide(inodes ...uint64) {
 	c := s.m.cache

@@ -261,6 +261,7 @@ func (c *cache) kept(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool
 func (c *cache) took(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.desk.Recall(r.Delegations) // they outlive standings
 	if c.standing.epoch != req.Epoch {
 		return false
 	}
@@ -269,7 +270,6 @@ func (c *cache) took(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool
 		return false
 	}
 	c.recall(r.Recalls)
-	c.desk.Recall(r.Delegations)
 	for _, id := range req.Returned {
 		delete(c.returning, id)
 		c.events.add(id)

@@ -65,7 +65,10 @@ hosts write them to their disks at once. fsync, and writes to a file that was op
 O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
 reads these bytes. The mount caches nothing that could be stale. With --cache-dir it keeps
 bytes that programs have read on a local disk, for all mounts of the node that name the same
-directory, also after they are restarted. Calls wait while the
+directory, also after they are restarted. With --delegation a mount that works alone in a
+directory makes, renames and removes entries by itself, and sends them some milliseconds
+later. If it dies it loses the last of them, but nothing that an fsync, or a close of written
+bytes, waited for. Calls wait while the
 cluster elects a leader or restarts, up to --patience. Ctrl-C ends those that have waited
 for a second.
 
