@@ -252,7 +252,7 @@ func (f *File) small() ([]byte, error) {
 	switch {
 	case f.link == nil || f.seq > 0 || f.ticket != nil || f.cur == nil || f.sender.Key.Scheme.K != 0 || f.sender.DeferFor != 0:
 		return nil, nil
-	case f.cur.Length == 0 || f.cur.Length > moraine.MaxInline:
+	case f.cur.Length == 0 || f.cur.Length > f.c.cfg.InlineBytes:
 		return nil, nil
 	}
 	return f.cur.Inline(), f.fail("client.Commit", f.broken())

@@ -55,6 +55,9 @@ type Config struct {
 	// ReadaheadBytes bounds the bytes that one sequential reader fetches ahead. Default 64 MiB;
 	// negative: nothing.
 	ReadaheadBytes int64
+	// InlineBytes is the largest content of a file that the client commits to the metadata itself,
+	// without a stripe. Default and most 16 KiB; negative: none.
+	InlineBytes int64
 	// CacheEntries bounds the names and attributes that the client caches under leases, to answer
 	// without a request. Default 100,000; negative: none.
 	CacheEntries int
@@ -93,6 +96,7 @@ func (c *Config) setDefaults() {
 	c.SlowFloor = cmp.Or(c.SlowFloor, time.Second)
 	c.HedgeFloor = cmp.Or(c.HedgeFloor, 50*time.Millisecond)
 	c.ReadaheadBytes = cmp.Or(c.ReadaheadBytes, 64<<20)
+	c.InlineBytes = min(cmp.Or(c.InlineBytes, moraine.MaxInline), moraine.MaxInline)
 	c.CacheEntries = cmp.Or(c.CacheEntries, 100_000)
 }
 

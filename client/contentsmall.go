@@ -58,7 +58,7 @@ func (ct *content) gatherSmall() {
 // isSmall reports whether the open batches can be a small one: the file is small, and all of it is
 // in them, in earlier small batches, or in the metadata. The caller holds the gate and the mutex.
 func (ct *content) isSmall() bool {
-	if len(ct.open) == 0 || ct.doubted || ct.sender.Key.Scheme.K != 0 || ct.size() > moraine.MaxInline {
+	if len(ct.open) == 0 || ct.doubted || ct.sender.Key.Scheme.K != 0 || ct.size() > ct.c.cfg.InlineBytes {
 		return false
 	}
 	if slices.ContainsFunc(ct.open, func(b *batch) bool { return b.ticket != nil || b.appended }) ||
@@ -146,7 +146,7 @@ func (q *committer) wholeOf(b *batch) ([]byte, smallPlace) {
 	q.mu.Unlock()
 	size := max(int64(base.Size), l.end())
 	whole := covers(l, int64(base.Size))
-	if len(l) == 0 || doubted || size > moraine.MaxInline || !whole && base.Stored != base.Inline {
+	if len(l) == 0 || doubted || size > q.c.cfg.InlineBytes || !whole && base.Stored != base.Inline {
 		return nil, place
 	}
 	content := make([]byte, size)

@@ -133,7 +133,7 @@ func (c *Cluster) Mover(node string) *client.Client {
 
 // config has small chunks, so that little data makes many stripes.
 func (c *Cluster) config() client.Config {
-	return client.Config{Metadata: Endpoints(), ChunkBytes: c.chunkBytes, MemoryBytes: 64 << 20}
+	return client.Config{Metadata: Endpoints(), ChunkBytes: c.chunkBytes, MemoryBytes: 64 << 20, InlineBytes: -1}
 }
 
 // Dial opens a client of that identity. Its connections end with the

@@ -28,8 +28,9 @@ type entry struct {
 	Level      string    `json:"level,omitempty"`
 	Degraded   uint64    `json:"degraded_stripes"`
 	Stored     uint64    `json:"stored_bytes"`
-	Clean      bool      `json:"clean"`   // an object has all of it
-	Evicted    bool      `json:"evicted"` // some of it is in an object only
+	Clean      bool      `json:"clean"`        // an object has all of it
+	Evicted    bool      `json:"evicted"`      // some of it is in an object only
+	Inline     uint64    `json:"inline_bytes"` // part of Stored that is in the metadata
 	Links      uint32    `json:"links,omitempty"`
 	Target     string    `json:"target,omitempty"`
 }
@@ -38,7 +39,7 @@ func describeAttr(p string, a client.Attr) entry {
 	e := entry{
 		Path: p, Size: uint64(a.Size()), UID: a.UID(), GID: a.GID(), Modified: a.ModTime(),
 		Inode: a.Inode().String(), Generation: uint64(a.Generation()), Degraded: a.Degraded(),
-		Stored: uint64(a.Stored()), Links: a.Nlink(), Target: a.Target(), Clean: a.Clean(), Evicted: a.Evicted(),
+		Stored: uint64(a.Stored()), Links: a.Nlink(), Target: a.Target(), Clean: a.Clean(), Evicted: a.Evicted(), Inline: uint64(a.Inline()),
 	}
 	mode := fs.FileMode(a.Mode() & 0o777)
 	e.Type = typeNames[a.Type()]

@@ -27,9 +27,11 @@ type fileInfo struct {
 	Size       uint64 `json:"size"`
 	Generation uint64 `json:"generation"`
 	Level      string `json:"level"`
-	// StripeBytes, ObjectBytes and HoleBytes are the parts of Size that are on chunkservers,
-	// only in the object tier, and nowhere, since nothing was written there.
+	// StripeBytes, InlineBytes, ObjectBytes and HoleBytes are the parts of Size that are on
+	// chunkservers, in the metadata, only in the object tier, and nowhere, since nothing was
+	// written there.
 	StripeBytes uint64 `json:"stripe_bytes"`
+	InlineBytes uint64 `json:"inline_bytes"`
 	ObjectBytes uint64 `json:"object_bytes"`
 	HoleBytes   uint64 `json:"hole_bytes"`
 	// ByLevel are StripeBytes by the lowest level of a chunk of the stripe.
@@ -46,7 +48,7 @@ type deviceShare struct {
 	Chunks int    `json:"chunks"`
 }
 
-// extentInfo is a range of a file, and what has its bytes: a stripe or an object.
+// extentInfo is a range of a file, and what has its bytes: a stripe, an object or the metadata.
 type extentInfo struct {
 	Offset uint64      `json:"offset"`
 	Length uint64      `json:"length"`
@@ -55,7 +57,8 @@ type extentInfo struct {
 	Chunks []chunkInfo `json:"chunks,omitempty"`
 	Bucket string      `json:"bucket,omitempty"`
 	Object string      `json:"object,omitempty"` // its key
-	// From is the offset of the bytes in the stripe or object.
+	Inline string      `json:"inline,omitempty"` // number of the content in the metadata
+	// From is the offset of the bytes in the stripe, the object or that content.
 	From uint64 `json:"from"`
 }
 
@@ -189,7 +192,7 @@ func (r *extentReader) read(ctx context.Context, c *client.Client, attr client.A
 			break
 		}
 	}
-	r.HoleBytes = r.Size - min(r.Size, r.StripeBytes+r.ObjectBytes)
+	r.HoleBytes = r.Size - min(r.Size, r.StripeBytes+r.InlineBytes+r.ObjectBytes)
 	shares := map[uint32]deviceShare{}
 	for _, s := range r.stripes {
 		for _, c := range s.Chunks {
@@ -218,6 +221,9 @@ func (r *extentReader) add(e *wire.Extent, objects map[uint64]*wire.Object) {
 		}
 		r.StripeBytes += inside
 		r.ByLevel[lowest.String()] += inside
+	} else if e.Inline != 0 {
+		x.Inline = moraine.InlineID(e.Inline).String()
+		r.InlineBytes += inside
 	} else {
 		x.Bucket, x.Object = objects[e.Object].GetBucket(), objects[e.Object].GetKey()
 		r.ObjectBytes += inside
@@ -236,6 +242,9 @@ func printInfo(env *cli.Env, i fileInfo, extents bool) {
 	env.Note("  level       %s", i.Level)
 	for _, level := range slices.Sorted(maps.Keys(i.ByLevel)) {
 		env.Note("  in stripes  %s at level %s", cli.Size(i.ByLevel[level]), level)
+	}
+	if i.InlineBytes > 0 {
+		env.Note("  in metadata %s", cli.Size(i.InlineBytes))
 	}
 	if i.ObjectBytes > 0 {
 		env.Note("  in objects  %s", cli.Size(i.ObjectBytes))
@@ -260,10 +269,13 @@ func printInfo(env *cli.Env, i fileInfo, extents bool) {
 	cli.PrintTable(env.Out, table.Row{"offset", "length", "in", "from", "on"}, rows)
 }
 
-// where names the stripe or object of an extent.
+// where names the stripe, content or object of an extent.
 func (e extentInfo) where() string {
 	if e.Stripe != "" {
 		return "stripe " + e.Stripe + " (" + e.Scheme + ")"
+	}
+	if e.Inline != "" {
+		return "metadata"
 	}
 	return "object " + e.Object
 }

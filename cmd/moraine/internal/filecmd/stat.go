@@ -78,6 +78,12 @@ func (e *entry) kept() string {
 		return "in the object tier (evicted from the chunkservers)"
 	case e.Evicted:
 		return "on the chunkservers, and some of it only in the object tier"
+	case e.Inline > 0 && e.Inline == e.Stored && e.Clean:
+		return "in the metadata and in the object tier"
+	case e.Inline > 0 && e.Inline == e.Stored:
+		return "in the metadata"
+	case e.Inline > 0:
+		return "on the chunkservers and in the metadata"
 	case e.Clean:
 		return "on the chunkservers and in the object tier"
 	}
