@@ -41,7 +41,7 @@ func TestErrorsReachFsyncAndClose(t *testing.T) {
 				}
 				return nil
 			}})
-			m := mount(t, c, "c1", mountOptions{client: client.Config{Patience: row.patience}})
+			m := mount(t, c, "c1", mountOptions{client: client.Config{Patience: row.patience, InlineBytes: -1}})
 			data := randomBytes(seed(t), 10<<10)
 			synced, err := os.Create(m.at("synced"))
 			require.NoError(t, err)

@@ -105,10 +105,10 @@ func newLeakEnv(t *testing.T) *leakEnv {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	servers := &gate{}
 	m := mount(t, c, "c1", mountOptions{over: servers.over,
-		client: client.Config{CacheEntries: -1, GetTimeout: time.Hour, HedgeFloor: time.Hour, AttemptTimeout: time.Hour, Patience: time.Hour},
+		client: client.Config{CacheEntries: -1, InlineBytes: -1, GetTimeout: time.Hour, HedgeFloor: time.Hour, AttemptTimeout: time.Hour, Patience: time.Hour},
 		mount:  fuse.Config{ReadBytes: 2 << 20, Patience: time.Hour}})
 	e := &leakEnv{t: t, m: m, servers: servers, file: m.at("file"), link: m.at("link"), dir: m.at("dir"), buf: make([]byte, 128<<10)}
-	e.other = mount(t, c, "c2")
+	e.other = mount(t, c, "c2", mountOptions{client: client.Config{InlineBytes: -1}})
 	e.startMapper()
 	require.NoError(t, os.WriteFile(e.file, randomBytes(seed(t), leakContent), 0o644))
 	require.NoError(t, unix.Setxattr(e.file, "user.some", []byte("value"), 0))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport"
@@ -33,7 +34,8 @@ func levelOf(t *testing.T, m *mounted, name string) moraine.Level {
 	return a.Level()
 }
 
-var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}
+// atMemory writes stripes: content in the metadata is at nvme at once.
+var atMemory = mountOptions{client: client.Config{InlineBytes: -1}, mount: fuse.Config{Level: moraine.Memory}}
 
 // A mount at level memory: close returns while no device has a byte yet, and every
 // mount reads the file. fsync returns when the devices have it. So do, on any
@@ -42,7 +44,7 @@ var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}
 func TestLevelsOfCloseAndFsync(t *testing.T) {
 	h := &incluster.Hold{}
 	c := heldCluster(t, h, 3, 1)
-	fast, safe := mount(t, c, "c1", atMemory), mount(t, c, "c2")
+	fast, safe := mount(t, c, "c1", atMemory), mount(t, c, "c2", mountOptions{client: client.Config{InlineBytes: -1}})
 	data := randomBytes(seed(t), 3<<20+77)
 	h.Begin()
 	require.NoError(t, os.WriteFile(fast.at("closed"), data, 0o644))
@@ -168,6 +170,7 @@ func TestCloseOnASingleHostWaitsForItsDevices(t *testing.T) {
 				})
 			}
 		}
+		o.client.InlineBytes = -1
 		m := mount(t, c, "c1", o)
 		h.Begin()
 		ended := make(chan error, 1)
