@@ -191,11 +191,12 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	var p *pending
 	affected := map[*holder][]*wire.Touch(nil)
 	var gone []*holder // must drop everything
+	named := namedOnce{req: req}
 	for i := range r.Touched {
 		touch := &r.Touched[i]
 		for _, slot := range t.holdersOf(touch.Lease) {
 			h := t.slots[slot]
-			if h.excepted(req, touch) {
+			if h.excepted(&named, touch) {
 				continue
 			}
 			if affected == nil {
@@ -241,12 +242,26 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 
 // excepted reports whether the session requested the change and answers nothing that it touches
 // from its cache.
-func (h *holder) excepted(req *wire.MetaRequest, touch *kvtx.Touch) bool {
-	if req.GetSession() != h.id || req.GetLeaseEpoch() != h.epoch {
+func (h *holder) excepted(named *namedOnce, touch *kvtx.Touch) bool {
+	if named.req.GetSession() != h.id || named.req.GetLeaseEpoch() != h.epoch {
 		return false
 	}
-	named := transport.Named(req)
-	return slices.Contains(named, uint64(touch.Lease)) || slices.Contains(named, uint64(touch.Inode))
+	return named.has(uint64(touch.Lease)) || named.has(uint64(touch.Inode))
+}
+
+// namedOnce has what a request names. A batch names many inodes, and touches more.
+type namedOnce struct {
+	req    *wire.MetaRequest
+	inodes []uint64 // in order; nil until has is called
+}
+
+func (n *namedOnce) has(inode uint64) bool {
+	if n.inodes == nil {
+		n.inodes = slices.Clone(transport.Named(n.req))
+		slices.Sort(n.inodes)
+	}
+	_, found := slices.BinarySearch(n.inodes, inode)
+	return found
 }
 
 // send queues a recall. If touches is nil, or too many are queued, the registration ends. The
