@@ -65,6 +65,7 @@ func (d *Desk) end(n *node) {
 	if n.dir != nil {
 		delete(d.dirs, n.attr.Inode)
 	}
+	d.Service.Hide(n.attr.Inode) // what the cache has of an old one
 	d.Service.Show(n.attr.Inode)
 }
 
@@ -119,9 +120,15 @@ func (d *Desk) rename(op *wire.Rename) (*wire.MetaResponse, error) {
 	toNode.touch(at, links(directory))
 	n.name = op.NewName
 	n.change(func(a *wire.Attr) { a.Parent, a.Ctime = op.NewParent, at })
+	reply := entryReply(n.attr)
+	if n.old {
+		d.Service.Hide(e.inode)
+		d.Service.Show(e.inode)
+		reply = entryReply(nil)
+	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{from, to}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Rename{Rename: &wire.Rename{
 		Parent: op.Parent, Name: op.Name, NewParent: op.NewParent, NewName: op.NewName, Keep: op.Keep}}}}, about...)
-	return entryReply(n.attr), nil
+	return reply, nil
 }
 
 // links is by how much an entry adds to the link count of its directory.
@@ -154,7 +161,7 @@ const attrsHere = uint32(wire.SetAttrField_SET_ATTR_MODE | wire.SetAttrField_SET
 // setAttr changes attributes of an inode born here. The caller holds the mutex.
 func (d *Desk) setAttr(op *wire.SetAttr) (*wire.MetaResponse, error) {
 	n := d.nodes[op.Inode]
-	if n == nil || !n.born || op.Valid&^attrsHere != 0 {
+	if n == nil || !n.born || n.old || op.Valid&^attrsHere != 0 {
 		return nil, errPlain
 	}
 	if _, _, err := d.live(n.attr.Parent); err != nil {

@@ -62,11 +62,11 @@ func (d *Desk) existing(op *wire.Create, e entry) (*wire.MetaResponse, error) {
 	case e.typ != op.Type:
 		return nil, fail("create", op.Name, moraine.Exists)
 	}
-	n, err := d.bornAt(e)
+	a, err := d.attrOf(e.inode)
 	if err != nil {
 		return nil, err
 	}
-	return entryReply(n.attr), nil
+	return entryReply(a), nil
 }
 
 // bear makes the node of a new inode. A directory is delegated from its birth, if there is room.

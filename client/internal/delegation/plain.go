@@ -34,11 +34,15 @@ func reachOf(req *wire.MetaRequest) reach {
 		return reach{reads: []uint64{op.Grant.GetInode()}}
 	case *wire.MetaRequest_GetPolicy:
 		return reach{reads: []uint64{op.GetPolicy.GetInode()}}
-	case *wire.MetaRequest_Create, *wire.MetaRequest_Link, *wire.MetaRequest_SetAttr, *wire.MetaRequest_SetXattr, *wire.MetaRequest_Commit:
+	case *wire.MetaRequest_Link, *wire.MetaRequest_SetAttr, *wire.MetaRequest_SetXattr, *wire.MetaRequest_Commit:
 		named := transport.Named(req)
 		return reach{reads: named, named: named}
-	case *wire.MetaRequest_Remove, *wire.MetaRequest_Rename:
-		return reach{all: true, named: transport.Named(req)} // a name may be of any inode
+	case *wire.MetaRequest_Create: // the answer may show what has the name
+		return reach{all: !op.Create.GetExclusive(), reads: transport.Named(req), named: transport.Named(req)}
+	case *wire.MetaRequest_Remove: // a directory must be empty
+		return reach{all: op.Remove.GetDirectory(), reads: transport.Named(req), named: transport.Named(req)}
+	case *wire.MetaRequest_Rename:
+		return reach{all: true, named: transport.Named(req)}
 	case *wire.MetaRequest_Release:
 		return reach{reads: op.Release.GetInodes(), named: op.Release.GetInodes()}
 	case *wire.MetaRequest_SetLock:
@@ -148,7 +152,11 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 		if n := d.nodes[inode]; n != nil && n.dir != nil && !d.followIn(n.dir, req, resp, err) {
 			d.give(n.dir)
 		}
-		d.unbear(inode)
+		if link := req.GetLink(); link != nil && link.Inode == inode {
+			d.unbear(inode)
+		} else {
+			d.age(inode)
+		}
 	}
 	if gone := resp.GetRemove().GetInode(); gone != 0 {
 		if n := d.nodes[gone]; n != nil {

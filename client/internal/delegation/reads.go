@@ -32,7 +32,7 @@ func (d *Desk) look(ctx context.Context, find func() (*wire.Attr, error)) (a *wi
 func (d *Desk) attrOf(inode uint64) (*wire.Attr, error) {
 	n := d.nodes[inode]
 	switch {
-	case n == nil:
+	case n == nil || n.old:
 		return nil, errPlain
 	case d.holds[inode] > 0:
 		return nil, errHeld

@@ -17,6 +17,8 @@ type node struct {
 	// born says that the session made it in a directory that is still delegated, so that nobody else
 	// has seen it.
 	born bool
+	// old says that a request to the service changed the attributes of a file: they are read there.
+	old  bool
 	dir  *dir    // of a delegated directory
 	made *change // its create, while it is not sent
 	last *change // the newest change of it
@@ -151,6 +153,20 @@ func (d *Desk) forget(l *dir) {
 	}
 	delete(d.dirs, l.id)
 	d.Service.Show(shown...)
+}
+
+// age records that a request to the service changed an inode, which nobody else has seen because of it.
+// The caller holds the mutex.
+func (d *Desk) age(inode uint64) {
+	n := d.nodes[inode]
+	switch {
+	case n == nil:
+	case n.dir != nil:
+		n.dir.stale = true
+	case !n.old:
+		n.old = true
+		d.Service.Show(inode)
+	}
 }
 
 // unbear makes an inode one like any other: the service knows it better from now on. The caller holds
