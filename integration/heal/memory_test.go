@@ -267,12 +267,12 @@ func TestSyncWaitsForTheDevices(t *testing.T) {
 	s := &stall{nodes: map[string]chan struct{}{}}
 	inWorld(t, incluster.Options{Chunkservers: 6, Rule: s.rule}, func(w *world) {
 		defer s.end()
-		w.save("/f", noise(4, 10_000))
+		w.save("/f", noise(4, 20_000))
 		require.NoError(t, w.admin.Inodes().WaitNVMe(w.ctx, w.inode("/f")))
 		s.begin("n1", "n2", "n3", "n4", "n5", "n6")
 		h, err := w.admin.Inodes().OpenHandle(w.ctx, w.inode("/f"), client.HandleOptions{Level: moraine.Memory})
 		require.NoError(t, err)
-		_, err = h.WriteAt(w.ctx, []byte("more"), 10_000)
+		_, err = h.WriteAt(w.ctx, []byte("more"), 20_000)
 		require.NoError(t, err)
 		require.NoError(t, h.Flush(w.ctx))
 		require.Equal(t, moraine.Memory, w.level("/f"))

@@ -218,7 +218,7 @@ func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
 		case "ListJobs", "CancelJob", "RenewJob", "FinishJob":
 			return func(r *refs) uint64 { return r.job }
 		}
-	case "after", "session", "backup", "owner":
+	case "after", "session", "backup", "owner", "inline":
 		return nil
 	}
 	b.t.Errorf("%s is a reference that this test does not know: say what it refers to", f.FullName())

@@ -75,8 +75,10 @@ func TestIntruderOfAStolenChunkserver(t *testing.T) {
 			{Stripe: s.Id, Index: 0, Device: s.Chunks[0].Device, Version: s.Version, Kind: 1}}}}})
 		require.NoError(t, err)
 		// Nor write.
-		_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: w.foreign.file, Mode: wire.CommitMode_COMMIT_MODE_REPLACE}}})
-		require.Equal(t, "permission denied", kind(err))
+		for _, content := range [][]byte{nil, []byte("content")} {
+			_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: w.foreign.file, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Content: content}}})
+			require.Equal(t, "permission denied", kind(err))
+		}
 		require.Equal(t, before, w.picture())
 		// Its read permission ends with the job.
 		_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: job.Id, LeaseEpoch: job.LeaseEpoch}}})

@@ -63,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	c.Net.SetFaults("*", "*", memnet.Faults{}) // no delays
 	require.NoError(t, c.WaitReady(ctx))
 	w := &world{t: t, cluster: c, hosts: map[uint32]string{}}
-	w.owner, err = c.Client(ctx, "owner")
+	w.owner, err = c.ClientWith(ctx, "owner", client.Config{InlineBytes: -1}) // what it writes has chunks
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.owner.Close()) })
 	for _, h := range w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}}).GetTopology().Hosts {
