@@ -48,6 +48,7 @@ type script struct {
 	at       *client
 	grants   map[string]uint64 // first number, by name
 	last     uint64            // inode of the last removal
+	reserved uint64            // the next inode number of a delegation
 }
 
 func (s *script) run(d *datadriven.TestData, args []string) string {
@@ -81,7 +82,7 @@ func (s *script) run(d *datadriven.TestData, args []string) string {
 func (s *script) runOpen(d *datadriven.TestData) string {
 	nonce := make([]byte, 16)
 	copy(nonce, d.CmdArgs[0].Key)
-	op := &wire.OpenSession{Node: s.node, Scope: "/", Nonce: nonce, ReadOnly: d.HasArg("ro"), Squash: d.HasArg("squash")}
+	op := &wire.OpenSession{Node: s.node, Scope: "/", Nonce: nonce, ReadOnly: d.HasArg("ro"), Squash: d.HasArg("squash"), Leases: d.HasArg("leases")}
 	d.MaybeScanArgs(s.t, "scope", &op.Scope)
 	resp := s.as(s.node, "client", &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: op}})
 	if resp.GetError() == nil {
@@ -208,6 +209,8 @@ func (s *script) do(args []string) string {
 		return s.commit(args)
 	case "clone":
 		return s.clone(args)
+	case "delegate", "end", "batch", "meets":
+		return s.delegation(args)
 	case "lock", "unlock":
 		return s.lock(args)
 	case "close":
