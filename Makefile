@@ -94,8 +94,9 @@ generated: ## Check that the generated Go code is what the .proto files give (if
 bench: build ## Every benchmark, one JSON object a line
 	$(BIN) bench all --json
 
-generate: ## Make the generated Go code again (needs protoc and protoc-gen-go)
-	$(GO) generate ./...
+generate: ## Make the generated Go code again (needs protoc)
+	$(GO) build -o bin/protoc-gen-moraine ./internal/protocgen
+	PATH="$(CURDIR)/bin:$$PATH" $(GO) generate ./...
 
 fuzz: ## Fuzz every decoder for FUZZTIME (default 20s) each
 	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p 2>/dev/null | grep ^Fuzz); do \

@@ -110,7 +110,7 @@ func (c *conn) serveFile(ctx context.Context, req *agentproto.Request, reply *ag
 	}
 	switch {
 	case req.Stat != nil:
-		reply.Stat, err = stat(ctx, fc, req.Stat.Path)
+		reply.Stat, err = stat(ctx, fc, string(req.Stat.Path))
 	case req.List != nil:
 		reply.List, err = c.files.list.page(ctx, fc, req.List)
 	case req.FetchFile != nil:
@@ -143,7 +143,7 @@ func stat(ctx context.Context, fc *client.Client, name string) (*fileproto.Entry
 }
 
 func entryOf(name string, attr client.Attr) fileproto.Entry {
-	e := fileproto.Entry{Name: name, Type: fileproto.File, Bytes: attr.Size(), Modified: attr.ModTime().UnixNano(), Version: version(attr)}
+	e := fileproto.Entry{Name: fileproto.Name(name), Type: fileproto.File, Bytes: attr.Size(), Modified: attr.ModTime().UnixNano(), Version: version(attr)}
 	switch {
 	case attr.IsDir():
 		e.Type, e.Bytes = fileproto.Directory, 0
@@ -166,13 +166,13 @@ func (c *conn) fetchFile(ctx context.Context, fc *client.Client, req *fileproto.
 		return nil, nil, c.invalid("a fetch of %d bytes at %d", req.Bytes, req.Offset)
 	}
 	f := &c.files
-	if f.reader == nil || f.path != req.Path {
+	if f.reader == nil || f.path != string(req.Path) {
 		f.closeReader()
-		r, err := fc.OpenFile(ctx, req.Path)
+		r, err := fc.OpenFile(ctx, string(req.Path))
 		if err != nil {
 			return nil, nil, err
 		}
-		f.reader, f.path = r, req.Path
+		f.reader, f.path = r, string(req.Path)
 	}
 	if err := c.readSlot(ctx, req); err != nil {
 		return nil, nil, err
@@ -219,7 +219,7 @@ func (c *conn) create(ctx context.Context, fc *client.Client, req *fileproto.Cre
 	f := &c.files
 	f.abort(c.a.pool)
 	if req.Parents {
-		if err := c.makeParents(ctx, fc, req.Path); err != nil {
+		if err := c.makeParents(ctx, fc, string(req.Path)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -229,7 +229,7 @@ func (c *conn) create(ctx context.Context, fc *client.Client, req *fileproto.Cre
 	}
 	f.out = s
 	// The file outlives this request.
-	f.writer, err = fc.Create(c.a.work, req.Path, client.CreateOptions{Replace: !req.Exclusive, UID: c.uid, GID: c.gid})
+	f.writer, err = fc.Create(c.a.work, string(req.Path), client.CreateOptions{Replace: !req.Exclusive, UID: c.uid, GID: c.gid})
 	if err != nil {
 		f.abort(c.a.pool)
 		return nil, nil, err
@@ -267,5 +267,5 @@ func (c *conn) commit(ctx context.Context, fc *client.Client) (*fileproto.Entry,
 	}
 	f.writer = nil
 	f.abort(c.a.pool)
-	return stat(ctx, fc, f.create.Path)
+	return stat(ctx, fc, string(f.create.Path))
 }

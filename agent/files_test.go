@@ -47,7 +47,7 @@ func (p *filePeer) ask(req agentproto.Request) (*agentproto.Reply, *os.File, err
 // write writes a file in pieces of at most n bytes, and commits it.
 func (p *filePeer) write(path string, data []byte, n int, exclusive bool) error {
 	p.t.Helper()
-	reply, f, err := p.ask(agentproto.Request{Create: &fileproto.Create{Path: path, Bytes: int64(n), Exclusive: exclusive, Parents: true}})
+	reply, f, err := p.ask(agentproto.Request{Create: &fileproto.Create{Path: fileproto.Name(path), Bytes: int64(n), Exclusive: exclusive, Parents: true}})
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (p *filePeer) write(path string, data []byte, n int, exclusive bool) error 
 // read reads a range of a file, and returns the size of the file too.
 func (p *filePeer) read(path string, off, n int64, reuse bool) ([]byte, *fileproto.FetchFileReply) {
 	p.t.Helper()
-	reply, f, err := p.ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: path, Offset: off, Bytes: n, Reuse: reuse}})
+	reply, f, err := p.ask(agentproto.Request{FetchFile: &fileproto.FetchFile{Path: fileproto.Name(path), Offset: off, Bytes: n, Reuse: reuse}})
 	require.NoError(p.t, err)
 	got := make([]byte, reply.FetchFile.Bytes)
 	_, err = f.ReadAt(got, 0)
@@ -158,18 +158,18 @@ func TestABigDirectoryIsListedInPages(t *testing.T) {
 	require.NoError(t, err)
 	p := n.filePeer()
 	page := func(after string) []fileproto.Entry {
-		reply, _, err := p.ask(agentproto.Request{List: &fileproto.List{Path: "/d", After: after, Limit: 10}})
+		reply, _, err := p.ask(agentproto.Request{List: &fileproto.List{Path: "/d", After: fileproto.Name(after), Limit: 10}})
 		require.NoError(t, err)
 		return reply.List.Entries
 	}
 	var got []string
 	for entries := page(""); len(entries) > 0; entries = page(got[len(got)-1]) {
 		for _, e := range entries {
-			got = append(got, e.Name)
+			got = append(got, string(e.Name))
 		}
 	}
 	require.Equal(t, append(want, "link", "pipe"), got)
-	require.Equal(t, "e06", page("e05")[0].Name, "from any name on")
+	require.EqualValues(t, "e06", page("e05")[0].Name, "from any name on")
 	require.Equal(t, fileproto.Link, page("e24")[0].Type)
 	require.Equal(t, fileproto.Other, page("link")[0].Type)
 	_, _, err = p.ask(agentproto.Request{List: &fileproto.List{Path: "/nothing"}})

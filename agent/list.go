@@ -26,11 +26,11 @@ func (l *lister) close() {
 }
 
 func (l *lister) page(ctx context.Context, fc *client.Client, req *fileproto.List) (*fileproto.ListReply, error) {
-	if l.next == nil || l.path != req.Path || l.last != req.After {
+	if l.next == nil || l.path != string(req.Path) || l.last != string(req.After) {
 		l.close()
 		lctx, end := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the request
-		l.path, l.last, l.end = req.Path, req.After, end
-		l.next, l.stop = iter.Pull2(fc.ReadDir(lctx, req.Path))
+		l.path, l.last, l.end = string(req.Path), string(req.After), end
+		l.next, l.stop = iter.Pull2(fc.ReadDir(lctx, l.path))
 	}
 	stop := context.AfterFunc(ctx, l.end) // while the request lasts
 	defer stop()
@@ -48,7 +48,7 @@ func (l *lister) page(ctx context.Context, fc *client.Client, req *fileproto.Lis
 			l.close()
 			return nil, fmt.Errorf("list %s: %w", req.Path, err)
 		}
-		if e.Name > req.After {
+		if e.Name > string(req.After) {
 			reply.Entries = append(reply.Entries, entryOf(e.Name, e.Attr))
 			l.last = e.Name
 		}

@@ -12,7 +12,7 @@ import (
 
 // mkdir makes a directory that belongs to the peer's user.
 func (c *conn) mkdir(ctx context.Context, fc *client.Client, req *fileproto.Mkdir) (*fileproto.Entry, error) {
-	name := path.Clean("/" + req.Path)
+	name := path.Clean("/" + string(req.Path))
 	if req.Parents {
 		if err := c.makeParents(ctx, fc, name); err != nil {
 			return nil, err
@@ -65,36 +65,36 @@ func (c *conn) makeDir(ctx context.Context, fc *client.Client, name string, excl
 
 func remove(ctx context.Context, fc *client.Client, req *fileproto.Remove) (*fileproto.RemoveReply, error) {
 	if !req.Tree {
-		return &fileproto.RemoveReply{}, fc.Remove(ctx, req.Path)
+		return &fileproto.RemoveReply{}, fc.Remove(ctx, string(req.Path))
 	}
-	if _, err := fc.Lstat(ctx, req.Path); err != nil { // RemoveAll finds a missing name good
+	if _, err := fc.Lstat(ctx, string(req.Path)); err != nil { // RemoveAll finds a missing name good
 		return nil, err
 	}
-	return &fileproto.RemoveReply{}, fc.RemoveAll(ctx, req.Path)
+	return &fileproto.RemoveReply{}, fc.RemoveAll(ctx, string(req.Path))
 }
 
 func rename(ctx context.Context, fc *client.Client, req *fileproto.Rename) (*fileproto.RenameReply, error) {
-	return &fileproto.RenameReply{}, fc.Rename(ctx, req.From, req.To, client.RenameOptions{NoReplace: req.Exclusive})
+	return &fileproto.RenameReply{}, fc.Rename(ctx, string(req.From), string(req.To), client.RenameOptions{NoReplace: req.Exclusive})
 }
 
 // clone makes a clone that belongs to the peer's user.
 func (c *conn) clone(ctx context.Context, fc *client.Client, req *fileproto.Clone) (*fileproto.Entry, error) {
-	src, err := fc.Stat(ctx, req.From)
+	src, err := fc.Stat(ctx, string(req.From))
 	if err != nil {
 		return nil, err
 	}
 	if src.IsDir() {
-		return nil, &moraine.Error{Op: "agent.Clone", Ref: req.From, Kind: moraine.IsDirectory, Err: errors.New("clone its files one by one")}
+		return nil, &moraine.Error{Op: "agent.Clone", Ref: string(req.From), Kind: moraine.IsDirectory, Err: errors.New("clone its files one by one")}
 	}
 	if req.Parents {
-		if err := c.makeParents(ctx, fc, req.To); err != nil {
+		if err := c.makeParents(ctx, fc, string(req.To)); err != nil {
 			return nil, err
 		}
 	}
-	a, err := fc.CloneFile(ctx, src.Inode(), req.To, client.CreateOptions{Replace: !req.Exclusive, UID: c.uid, GID: c.gid})
+	a, err := fc.CloneFile(ctx, src.Inode(), string(req.To), client.CreateOptions{Replace: !req.Exclusive, UID: c.uid, GID: c.gid})
 	if err != nil {
 		return nil, err
 	}
-	e := entryOf(path.Base(path.Clean("/"+req.To)), a)
+	e := entryOf(path.Base(path.Clean("/"+string(req.To))), a)
 	return &e, nil
 }

@@ -28,7 +28,9 @@ func TestNamesThroughTheAgent(t *testing.T) {
 		_, _, err := p.ask(req)
 		require.True(t, hasKind(err, kind), "%v", err)
 	}
-	stat := func(path string) agentproto.Request { return agentproto.Request{Stat: &fileproto.Stat{Path: path}} }
+	stat := func(path string) agentproto.Request {
+		return agentproto.Request{Stat: &fileproto.Stat{Path: fileproto.Name(path)}}
+	}
 	mkdir := func(m fileproto.Mkdir) agentproto.Request { return agentproto.Request{Mkdir: &m} }
 	remove := func(r fileproto.Remove) agentproto.Request { return agentproto.Request{Remove: &r} }
 	rename := func(r fileproto.Rename) agentproto.Request { return agentproto.Request{Rename: &r} }
@@ -36,7 +38,7 @@ func TestNamesThroughTheAgent(t *testing.T) {
 
 	fails(moraine.NotFound, mkdir(fileproto.Mkdir{Path: "/a/b"}))
 	require.Equal(t, fileproto.Directory, ok(mkdir(fileproto.Mkdir{Path: "/a/b", Parents: true, Exclusive: true})).Mkdir.Type)
-	require.Equal(t, "b", ok(mkdir(fileproto.Mkdir{Path: "/a/b"})).Mkdir.Name)
+	require.EqualValues(t, "b", ok(mkdir(fileproto.Mkdir{Path: "/a/b"})).Mkdir.Name)
 	ok(mkdir(fileproto.Mkdir{Path: "/"}))
 	fails(moraine.Exists, mkdir(fileproto.Mkdir{Path: "/", Exclusive: true}))
 	c, err := n.client(t.Context())
@@ -104,4 +106,31 @@ func TestWhatAPeerMakesIsItsOwn(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, [2]uint32{otherUser, otherUser}, [2]uint32{attr.UID(), attr.GID()}, path)
 	}
+}
+
+// TestNamesOfAnyBytesThroughTheAgent: JSON has names that are not UTF-8 without loss, in both
+// directions, and a listing goes on after one.
+func TestNamesOfAnyBytesThroughTheAgent(t *testing.T) {
+	n := newNode(t, 4*slotBytes)
+	n.start(0)
+	p := n.filePeer()
+	want := []string{"a\xfe", "caf\xe9", "\xed\xb3\xbf", "\xff"}
+	for _, name := range want {
+		require.NoError(t, p.write("/d\xff/"+name, []byte(name), 100, true))
+	}
+	var got []string
+	for after := ""; ; after = got[len(got)-1] {
+		reply, _, err := p.ask(agentproto.Request{List: &fileproto.List{Path: "/d\xff", After: fileproto.Name(after), Limit: 1}})
+		require.NoError(t, err)
+		if len(reply.List.Entries) == 0 {
+			break
+		}
+		got = append(got, string(reply.List.Entries[0].Name))
+	}
+	require.Equal(t, want, got)
+	reply, _, err := p.ask(agentproto.Request{Rename: &fileproto.Rename{From: "/d\xff/\xff", To: "/d\xff/\xfe"}})
+	require.NoError(t, err)
+	require.NotNil(t, reply.Rename)
+	data, _ := p.read("/d\xff/\xfe", 0, 10, false)
+	require.Equal(t, "\xff", string(data))
 }

@@ -3,13 +3,16 @@ package s3_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/testseed"
 )
@@ -228,4 +231,43 @@ func TestListingOmitsSnapshots(t *testing.T) {
 	require.Equal(t, []string{".snapshots/one/dir/a"}, listAll(t, c, b, ".snapshots/one/", ""))
 	got, _ := get(t, c, b, "dir/.snapshots/one/a", minio.GetObjectOptions{})
 	require.Equal(t, "a", string(got))
+}
+
+// Names that are not UTF-8 are no keys. Listings leave them out, in any pages and encoding, and lose
+// no other key.
+func TestNamesThatAreNotUTF8(t *testing.T) {
+	ctx := t.Context()
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "not-utf8")
+	want := []string{"a", "b/c", "\u00e9", "\uFFFD"}
+	for _, key := range want {
+		put(t, c, b, key, []byte("x"), minio.PutObjectOptions{})
+	}
+	_, err := shared.client.Mkdir(ctx, "/not-utf8/\xffdir", 0o755)
+	require.NoError(t, err)
+	for _, name := range []string{"a\xff", "\xff", "b/\xfe", "\xffdir/file", "caf\xe9"} {
+		f, err := shared.client.Create(ctx, "/not-utf8/"+name, client.CreateOptions{})
+		require.NoError(t, err)
+		_, err = f.Commit(ctx)
+		require.NoError(t, err)
+	}
+	for _, max := range []int{1, 2, 1000} {
+		for _, v2 := range []bool{false, true} {
+			require.Equal(t, want, listPages(t, c, b, listing{max: max, v2: v2}))
+			require.Equal(t, []string{"a", "b/", "\u00e9", "\uFFFD"}, listPages(t, c, b, listing{max: max, delimiter: "/", v2: v2}))
+		}
+	}
+	u, err := c.Presign(ctx, http.MethodPut, b, "\xfe", time.Minute, nil)
+	require.NoError(t, err)
+	status := rawPut(t, u, b, "\xfe")
+	require.GreaterOrEqual(t, status, 400)
+	require.Less(t, status, 500)
+	_, err = shared.client.Stat(ctx, "/not-utf8/\xfe")
+	require.ErrorIs(t, err, moraine.NotFound)
+	require.Equal(t, "BucketNotEmpty", code(func() error {
+		for _, key := range want {
+			require.NoError(t, c.RemoveObject(ctx, b, key, minio.RemoveObjectOptions{}))
+		}
+		return c.RemoveBucket(ctx, b)
+	}()))
 }

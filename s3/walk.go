@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
@@ -185,9 +186,10 @@ func (d *dirWalk) lookup(name string) error {
 }
 
 // entry takes the next entry in order of name: a file is an item, and a directory
-// waits.
+// waits. A name that is not UTF-8 is no key (parseKey). XML cannot hold it, and clients
+// of S3 fail on the whole page that has it in the encoding of a URL.
 func (d *dirWalk) entry(name string, attr client.Attr) error {
-	if moraine.IsHidden(name) && (name != uploadsDir || d.at == "") || !strings.HasPrefix(name, d.partial) {
+	if moraine.IsHidden(name) && (name != uploadsDir || d.at == "") || !strings.HasPrefix(name, d.partial) || !utf8.ValidString(name) {
 		return nil
 	}
 	if err := d.enter(name); err != nil {

@@ -10,14 +10,13 @@ if ! command -v protoc >/dev/null; then
 fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-# The version of go.mod, which the code is linked with.
-"$go" build -o "$tmp/bin/protoc-gen-go" google.golang.org/protobuf/cmd/protoc-gen-go
+"$go" build -o "$tmp/bin/protoc-gen-moraine" ./internal/protocgen
 export PATH="$tmp/bin:$PATH"
 checked=0 stale=0
 while IFS=: read -r file line; do
 	folder=$(dirname "$file")
 	mkdir -p "$tmp/$folder"
-	(cd "$folder" && eval "${line/--go_out=./--go_out=\"$tmp/$folder\"}")
+	(cd "$folder" && eval "${line/--moraine_out=./--moraine_out=\"$tmp/$folder\"}")
 	for new in "$tmp/$folder"/*.pb.go; do
 		old=$folder/$(basename "$new")
 		checked=$((checked + 1))

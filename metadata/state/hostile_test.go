@@ -99,7 +99,7 @@ func (h *hostile) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 		if h.text != "" && n%2 == 0 {
 			text = h.text
 		}
-		return protoreflect.ValueOfString(strings.ToValidUTF8(text, "?"))
+		return protoreflect.ValueOfString(text)
 	case protoreflect.BytesKind:
 		switch h.rng.IntN(3) {
 		case 0:

@@ -137,9 +137,9 @@ func (StepMark) EnumDescriptor() ([]byte, []int) {
 
 type StepKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           uint64                 `protobuf:"fixed64,1,opt,name=run,proto3" json:"run,omitempty"` // inode of the run's directory
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Step          uint64                 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	Run           uint64                 `protobuf:"fixed64,1,opt,name=run" json:"run,omitempty"` // inode of the run's directory
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt" json:"attempt,omitempty"`
+	Step          uint64                 `protobuf:"varint,3,opt,name=step" json:"step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,13 +198,13 @@ func (x *StepKey) GetStep() uint64 {
 // OpenRun makes or joins an attempt of a run.
 type OpenRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"` // directory that holds the run's directory
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Launch        string                 `protobuf:"bytes,3,opt,name=launch,proto3" json:"launch,omitempty"`                      // shared by the ranks of one start
-	Job           string                 `protobuf:"bytes,4,opt,name=job,proto3" json:"job,omitempty"`                            // scheduler's job id, if any
-	Restart       uint64                 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`                   // restart count within the job
-	Takeover      bool                   `protobuf:"varint,6,opt,name=takeover,proto3" json:"takeover,omitempty"`                 // fence a current attempt that still has live sessions
-	ReadOnly      bool                   `protobuf:"varint,7,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"` // no attempt: only to list and resolve
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"` // directory that holds the run's directory
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Launch        string                 `protobuf:"bytes,3,opt,name=launch" json:"launch,omitempty"`                      // shared by the ranks of one start
+	Job           string                 `protobuf:"bytes,4,opt,name=job" json:"job,omitempty"`                            // scheduler's job id, if any
+	Restart       uint64                 `protobuf:"varint,5,opt,name=restart" json:"restart,omitempty"`                   // restart count within the job
+	Takeover      bool                   `protobuf:"varint,6,opt,name=takeover" json:"takeover,omitempty"`                 // fence a current attempt that still has live sessions
+	ReadOnly      bool                   `protobuf:"varint,7,opt,name=read_only,json=readOnly" json:"read_only,omitempty"` // no attempt: only to list and resolve
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,13 +290,13 @@ func (x *OpenRun) GetReadOnly() bool {
 
 type Run struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"` // inode of its directory
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"` // the current one
-	Launch        string                 `protobuf:"bytes,4,opt,name=launch,proto3" json:"launch,omitempty"`    // of the current attempt
-	Parent        *StepKey               `protobuf:"bytes,5,opt,name=parent,proto3" json:"parent,omitempty"`    // of the current attempt, once resolved
-	Resolved      bool                   `protobuf:"varint,6,opt,name=resolved,proto3" json:"resolved,omitempty"`
-	Committed     uint64                 `protobuf:"varint,7,opt,name=committed,proto3" json:"committed,omitempty"` // steps committed, over all attempts
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"` // inode of its directory
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt" json:"attempt,omitempty"` // the current one
+	Launch        string                 `protobuf:"bytes,4,opt,name=launch" json:"launch,omitempty"`    // of the current attempt
+	Parent        *StepKey               `protobuf:"bytes,5,opt,name=parent" json:"parent,omitempty"`    // of the current attempt, once resolved
+	Resolved      bool                   `protobuf:"varint,6,opt,name=resolved" json:"resolved,omitempty"`
+	Committed     uint64                 `protobuf:"varint,7,opt,name=committed" json:"committed,omitempty"` // steps committed, over all attempts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -382,8 +382,8 @@ func (x *Run) GetCommitted() uint64 {
 
 type RunReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // of the caller
+	Run           *Run                   `protobuf:"bytes,1,opt,name=run" json:"run,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt" json:"attempt,omitempty"` // of the caller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,12 +434,12 @@ func (x *RunReply) GetAttempt() uint32 {
 
 type BeginStep struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Key               *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Rank              uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	World             uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`                                                    // number of ranks; all must give the same
-	SealTimeoutMillis uint64                 `protobuf:"varint,4,opt,name=seal_timeout_millis,json=sealTimeoutMillis,proto3" json:"seal_timeout_millis,omitempty"` // without a seal for this long in cluster time, the step is aborted
-	Bytes             uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                    // that the rank will write at most: they must fit the quota and the devices; 0: unknown
-	Level             uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`                                                    // nvme: the step goes on to the devices, whatever the policy says
+	Key               *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Rank              uint32                 `protobuf:"varint,2,opt,name=rank" json:"rank,omitempty"`
+	World             uint32                 `protobuf:"varint,3,opt,name=world" json:"world,omitempty"`                                                    // number of ranks; all must give the same
+	SealTimeoutMillis uint64                 `protobuf:"varint,4,opt,name=seal_timeout_millis,json=sealTimeoutMillis" json:"seal_timeout_millis,omitempty"` // without a seal for this long in cluster time, the step is aborted
+	Bytes             uint64                 `protobuf:"varint,5,opt,name=bytes" json:"bytes,omitempty"`                                                    // that the rank will write at most: they must fit the quota and the devices; 0: unknown
+	Level             uint32                 `protobuf:"varint,6,opt,name=level" json:"level,omitempty"`                                                    // nvme: the step goes on to the devices, whatever the policy says
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -518,34 +518,34 @@ func (x *BeginStep) GetLevel() uint32 {
 
 type Step struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
-	Key         *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	State       StepState              `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.StepState" json:"state,omitempty"`
-	World       uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`
-	Sealed      uint32                 `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
-	Dir         uint64                 `protobuf:"fixed64,5,opt,name=dir,proto3" json:"dir,omitempty"`               // inode of its directory, unlinked until committed
-	Missing     []uint32               `protobuf:"varint,6,rep,packed,name=missing,proto3" json:"missing,omitempty"` // ranks that have not sealed (1,000 at most)
-	Reason      string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`           // reason of an abort
-	Bytes       uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Level       uint32                 `protobuf:"varint,9,opt,name=level,proto3" json:"level,omitempty"`                                 // that all files of a committed step have reached
-	CommittedAt int64                  `protobuf:"varint,10,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"` // wall clock, nanoseconds
-	Path        string                 `protobuf:"bytes,11,opt,name=path,proto3" json:"path,omitempty"`                                   // of a committed step, below the run's directory
-	Degraded    uint64                 `protobuf:"varint,12,opt,name=degraded,proto3" json:"degraded,omitempty"`                          // stripes below full protection at the commit
-	Protects    uint32                 `protobuf:"varint,13,opt,name=protects,proto3" json:"protects,omitempty"`                          // least number of hosts that may be lost, at the commit
-	Job         uint64                 `protobuf:"fixed64,14,opt,name=job,proto3" json:"job,omitempty"`                                   // the job that checks and commits it
+	Key         *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	State       StepState              `protobuf:"varint,2,opt,name=state,enum=moraine.wire.StepState" json:"state,omitempty"`
+	World       uint32                 `protobuf:"varint,3,opt,name=world" json:"world,omitempty"`
+	Sealed      uint32                 `protobuf:"varint,4,opt,name=sealed" json:"sealed,omitempty"`
+	Dir         uint64                 `protobuf:"fixed64,5,opt,name=dir" json:"dir,omitempty"`               // inode of its directory, unlinked until committed
+	Missing     []uint32               `protobuf:"varint,6,rep,packed,name=missing" json:"missing,omitempty"` // ranks that have not sealed (1,000 at most)
+	Reason      string                 `protobuf:"bytes,7,opt,name=reason" json:"reason,omitempty"`           // reason of an abort
+	Bytes       uint64                 `protobuf:"varint,8,opt,name=bytes" json:"bytes,omitempty"`
+	Level       uint32                 `protobuf:"varint,9,opt,name=level" json:"level,omitempty"`                                 // that all files of a committed step have reached
+	CommittedAt int64                  `protobuf:"varint,10,opt,name=committed_at,json=committedAt" json:"committed_at,omitempty"` // wall clock, nanoseconds
+	Path        string                 `protobuf:"bytes,11,opt,name=path" json:"path,omitempty"`                                   // of a committed step, below the run's directory
+	Degraded    uint64                 `protobuf:"varint,12,opt,name=degraded" json:"degraded,omitempty"`                          // stripes below full protection at the commit
+	Protects    uint32                 `protobuf:"varint,13,opt,name=protects" json:"protects,omitempty"`                          // least number of hosts that may be lost, at the commit
+	Job         uint64                 `protobuf:"fixed64,14,opt,name=job" json:"job,omitempty"`                                   // the job that checks and commits it
 	// digest covers all parts: the SHA-256 of the SHA-256s of the digests of each 1,024
 	// consecutive ranks.
-	Digest        []byte       `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
-	Loss          *StepLoss    `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and the start of its lost bytes
-	Mark          StepMark     `protobuf:"varint,720,opt,name=mark,proto3,enum=moraine.wire.StepMark" json:"mark,omitempty"`
-	Note          string       `protobuf:"bytes,721,opt,name=note,proto3" json:"note,omitempty"` // of the mark
-	Tags          []string     `protobuf:"bytes,722,rep,name=tags,proto3" json:"tags,omitempty"`
-	Pinned        bool         `protobuf:"varint,723,opt,name=pinned,proto3" json:"pinned,omitempty"`                        // no retention removes it
-	Reached       []*LevelTime `protobuf:"bytes,724,rep,name=reached,proto3" json:"reached,omitempty"`                       // when a committed step first had each level
-	Files         uint64       `protobuf:"varint,725,opt,name=files,proto3" json:"files,omitempty"`                          // of the parts and the index
-	BelowNvme     uint64       `protobuf:"varint,726,opt,name=below_nvme,json=belowNvme,proto3" json:"below_nvme,omitempty"` // of these files
-	BelowObject   uint64       `protobuf:"varint,727,opt,name=below_object,json=belowObject,proto3" json:"below_object,omitempty"`
-	Adopted       *Adopted     `protobuf:"bytes,740,opt,name=adopted,proto3" json:"adopted,omitempty"`                                     // not of a step that ranks saved
-	StaysInMemory bool         `protobuf:"varint,741,opt,name=stays_in_memory,json=staysInMemory,proto3" json:"stays_in_memory,omitempty"` // the policy does not bring it to the devices, and nobody asked for that
+	Digest        []byte       `protobuf:"bytes,15,opt,name=digest" json:"digest,omitempty"`
+	Loss          *StepLoss    `protobuf:"bytes,710,opt,name=loss" json:"loss,omitempty"` // of a lost step: a file, and the start of its lost bytes
+	Mark          StepMark     `protobuf:"varint,720,opt,name=mark,enum=moraine.wire.StepMark" json:"mark,omitempty"`
+	Note          string       `protobuf:"bytes,721,opt,name=note" json:"note,omitempty"` // of the mark
+	Tags          []string     `protobuf:"bytes,722,rep,name=tags" json:"tags,omitempty"`
+	Pinned        bool         `protobuf:"varint,723,opt,name=pinned" json:"pinned,omitempty"`                        // no retention removes it
+	Reached       []*LevelTime `protobuf:"bytes,724,rep,name=reached" json:"reached,omitempty"`                       // when a committed step first had each level
+	Files         uint64       `protobuf:"varint,725,opt,name=files" json:"files,omitempty"`                          // of the parts and the index
+	BelowNvme     uint64       `protobuf:"varint,726,opt,name=below_nvme,json=belowNvme" json:"below_nvme,omitempty"` // of these files
+	BelowObject   uint64       `protobuf:"varint,727,opt,name=below_object,json=belowObject" json:"below_object,omitempty"`
+	Adopted       *Adopted     `protobuf:"bytes,740,opt,name=adopted" json:"adopted,omitempty"`                                     // not of a step that ranks saved
+	StaysInMemory bool         `protobuf:"varint,741,opt,name=stays_in_memory,json=staysInMemory" json:"stays_in_memory,omitempty"` // the policy does not bring it to the devices, and nobody asked for that
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -765,8 +765,8 @@ func (x *Step) GetStaysInMemory() bool {
 // Adopted says from where a step has its files, if a framework wrote them as files.
 type Adopted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
-	Dir           uint64                 `protobuf:"fixed64,2,opt,name=dir,proto3" json:"dir,omitempty"` // the directory, which is an ordinary one
+	Format        CheckpointFormat       `protobuf:"varint,1,opt,name=format,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
+	Dir           uint64                 `protobuf:"fixed64,2,opt,name=dir" json:"dir,omitempty"` // the directory, which is an ordinary one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,11 +819,11 @@ func (x *Adopted) GetDir() uint64 {
 // does so. No byte is moved. It joins the current attempt of the run, or makes the first one.
 type AdoptStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Dir           uint64                 `protobuf:"fixed64,1,opt,name=dir,proto3" json:"dir,omitempty"`
-	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // directory that holds the run's directory
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // of the run's directory
-	Step          uint64                 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
-	Format        CheckpointFormat       `protobuf:"varint,5,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
+	Dir           uint64                 `protobuf:"fixed64,1,opt,name=dir" json:"dir,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent" json:"parent,omitempty"` // directory that holds the run's directory
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`       // of the run's directory
+	Step          uint64                 `protobuf:"varint,4,opt,name=step" json:"step,omitempty"`
+	Format        CheckpointFormat       `protobuf:"varint,5,opt,name=format,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,8 +896,8 @@ func (x *AdoptStep) GetFormat() CheckpointFormat {
 // LevelTime is when a step first had a level.
 type LevelTime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Level         uint32                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
-	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"` // wall clock, nanoseconds
+	Level         uint32                 `protobuf:"varint,1,opt,name=level" json:"level,omitempty"`
+	At            int64                  `protobuf:"varint,2,opt,name=at" json:"at,omitempty"` // wall clock, nanoseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -949,13 +949,13 @@ func (x *LevelTime) GetAt() int64 {
 // MarkStep changes what is said of a committed step. An absent field stays as it is.
 type MarkStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Mark          StepMark               `protobuf:"varint,2,opt,name=mark,proto3,enum=moraine.wire.StepMark" json:"mark,omitempty"`
-	Note          *string                `protobuf:"bytes,3,opt,name=note,proto3,oneof" json:"note,omitempty"`
-	AddTags       []string               `protobuf:"bytes,4,rep,name=add_tags,json=addTags,proto3" json:"add_tags,omitempty"`
-	RemoveTags    []string               `protobuf:"bytes,5,rep,name=remove_tags,json=removeTags,proto3" json:"remove_tags,omitempty"`
-	Pinned        *bool                  `protobuf:"varint,6,opt,name=pinned,proto3,oneof" json:"pinned,omitempty"`
-	Rise          bool                   `protobuf:"varint,7,opt,name=rise,proto3" json:"rise,omitempty"` // the step goes on to the devices; also of a step that is not committed yet
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Mark          StepMark               `protobuf:"varint,2,opt,name=mark,enum=moraine.wire.StepMark" json:"mark,omitempty"`
+	Note          *string                `protobuf:"bytes,3,opt,name=note" json:"note,omitempty"`
+	AddTags       []string               `protobuf:"bytes,4,rep,name=add_tags,json=addTags" json:"add_tags,omitempty"`
+	RemoveTags    []string               `protobuf:"bytes,5,rep,name=remove_tags,json=removeTags" json:"remove_tags,omitempty"`
+	Pinned        *bool                  `protobuf:"varint,6,opt,name=pinned" json:"pinned,omitempty"`
+	Rise          bool                   `protobuf:"varint,7,opt,name=rise" json:"rise,omitempty"` // the step goes on to the devices; also of a step that is not committed yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1042,9 +1042,9 @@ func (x *MarkStep) GetRise() bool {
 // StepLoss is the first lost place found in a lost step.
 type StepLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // in the step's directory
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"` // in the step's directory
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1102,7 +1102,7 @@ func (x *StepLoss) GetOffset() uint64 {
 
 type StepReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Step          *Step                  `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	Step          *Step                  `protobuf:"bytes,1,opt,name=step" json:"step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1148,12 +1148,12 @@ func (x *StepReply) GetStep() *Step {
 // directory in the same entry.
 type SealPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Files         []*PartFile            `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
-	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"` // 32 bytes, of the rank's part
-	Protects      uint32                 `protobuf:"varint,5,opt,name=protects,proto3" json:"protects,omitempty"`
-	Degraded      uint32                 `protobuf:"varint,6,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Rank          uint32                 `protobuf:"varint,2,opt,name=rank" json:"rank,omitempty"`
+	Files         []*PartFile            `protobuf:"bytes,3,rep,name=files" json:"files,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest" json:"digest,omitempty"` // 32 bytes, of the rank's part
+	Protects      uint32                 `protobuf:"varint,5,opt,name=protects" json:"protects,omitempty"`
+	Degraded      uint32                 `protobuf:"varint,6,opt,name=degraded" json:"degraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1232,10 +1232,10 @@ func (x *SealPart) GetDegraded() uint32 {
 
 type PartFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // unlinked file of the session
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`     // in the step's directory
-	Crc           uint32                 `protobuf:"fixed32,3,opt,name=crc,proto3" json:"crc,omitempty"`     // CRC32C of the whole file
-	Size          uint64                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"` // unlinked file of the session
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`     // in the step's directory
+	Crc           uint32                 `protobuf:"fixed32,3,opt,name=crc" json:"crc,omitempty"`     // CRC32C of the whole file
+	Size          uint64                 `protobuf:"varint,4,opt,name=size" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1304,9 +1304,9 @@ func (x *PartFile) GetSize() uint64 {
 // has begun it.
 type ClaimSlices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Groups        [][]byte               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"` // 16 bytes each, of the slices and their bytes; at most MaxClaims of package wire
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Rank          uint32                 `protobuf:"varint,2,opt,name=rank" json:"rank,omitempty"`
+	Groups        [][]byte               `protobuf:"bytes,3,rep,name=groups" json:"groups,omitempty"` // 16 bytes each, of the slices and their bytes; at most MaxClaims of package wire
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1364,7 +1364,7 @@ func (x *ClaimSlices) GetGroups() [][]byte {
 
 type ClaimsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ranks         []uint32               `protobuf:"varint,1,rep,packed,name=ranks,proto3" json:"ranks,omitempty"` // one for each group
+	Ranks         []uint32               `protobuf:"varint,1,rep,packed,name=ranks" json:"ranks,omitempty"` // one for each group
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,10 +1408,10 @@ func (x *ClaimsReply) GetRanks() []uint32 {
 
 type ListParts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	After         uint32                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // parts of ranks from this one on
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	Begun         bool                   `protobuf:"varint,4,opt,name=begun,proto3" json:"begun,omitempty"` // also parts that are not sealed: they have no digest and no files
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	After         uint32                 `protobuf:"varint,2,opt,name=after" json:"after,omitempty"` // parts of ranks from this one on
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"`
+	Begun         bool                   `protobuf:"varint,4,opt,name=begun" json:"begun,omitempty"` // also parts that are not sealed: they have no digest and no files
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1476,14 +1476,14 @@ func (x *ListParts) GetBegun() bool {
 
 type Part struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
-	Digest        []byte                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	Files         []*PartFile            `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
-	BegunAt       int64                  `protobuf:"varint,4,opt,name=begun_at,json=begunAt,proto3" json:"begun_at,omitempty"`    // when the rank began, and when it sealed: wall clock, nanoseconds
-	SealedAt      int64                  `protobuf:"varint,5,opt,name=sealed_at,json=sealedAt,proto3" json:"sealed_at,omitempty"` // 0: not yet
-	Session       uint64                 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`                  // of a part that is not sealed; several ranks may share it
-	Reserved      uint64                 `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`                 // what the rank announced; 0 once it has sealed
-	Sent          uint64                 `protobuf:"varint,8,opt,name=sent,proto3" json:"sent,omitempty"`                         // of a part that is not sealed: what the session has in files without a name
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank" json:"rank,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,2,opt,name=digest" json:"digest,omitempty"`
+	Files         []*PartFile            `protobuf:"bytes,3,rep,name=files" json:"files,omitempty"`
+	BegunAt       int64                  `protobuf:"varint,4,opt,name=begun_at,json=begunAt" json:"begun_at,omitempty"`    // when the rank began, and when it sealed: wall clock, nanoseconds
+	SealedAt      int64                  `protobuf:"varint,5,opt,name=sealed_at,json=sealedAt" json:"sealed_at,omitempty"` // 0: not yet
+	Session       uint64                 `protobuf:"fixed64,6,opt,name=session" json:"session,omitempty"`                  // of a part that is not sealed; several ranks may share it
+	Reserved      uint64                 `protobuf:"varint,7,opt,name=reserved" json:"reserved,omitempty"`                 // what the rank announced; 0 once it has sealed
+	Sent          uint64                 `protobuf:"varint,8,opt,name=sent" json:"sent,omitempty"`                         // of a part that is not sealed: what the session has in files without a name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1576,8 +1576,8 @@ func (x *Part) GetSent() uint64 {
 
 type PartsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parts         []*Part                `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Parts         []*Part                `protobuf:"bytes,1,rep,name=parts" json:"parts,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1628,9 +1628,9 @@ func (x *PartsReply) GetMore() bool {
 
 type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                  // attempt 0: the current attempt
-	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this time
-	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`                             // with wait_millis: a committed step is also awaited at this level
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`                                  // attempt 0: the current attempt
+	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this time
+	Level         uint32                 `protobuf:"varint,3,opt,name=level" json:"level,omitempty"`                             // with wait_millis: a committed step is also awaited at this level
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1690,11 +1690,11 @@ func (x *GetStep) GetLevel() uint32 {
 // one entry makes the directory visible and moves the links.
 type CommitStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Job           uint64                 `protobuf:"fixed64,2,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,3,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Index         *PartFile              `protobuf:"bytes,4,opt,name=index,proto3" json:"index,omitempty"` // the index of all tensors
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"` // the check failed: the step is aborted
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,2,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,3,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Index         *PartFile              `protobuf:"bytes,4,opt,name=index" json:"index,omitempty"` // the index of all tensors
+	Error         string                 `protobuf:"bytes,5,opt,name=error" json:"error,omitempty"` // the check failed: the step is aborted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1766,8 +1766,8 @@ func (x *CommitStep) GetError() string {
 
 type AbortStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1818,9 +1818,9 @@ func (x *AbortStep) GetReason() string {
 
 type ListRuns struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	After         string                 `protobuf:"bytes,2,opt,name=after" json:"after,omitempty"`
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1878,8 +1878,8 @@ func (x *ListRuns) GetLimit() uint32 {
 
 type RunsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Runs          []*Run                 `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Runs          []*Run                 `protobuf:"bytes,1,rep,name=runs" json:"runs,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,11 +1930,11 @@ func (x *RunsReply) GetMore() bool {
 
 type ListSteps struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           uint64                 `protobuf:"fixed64,1,opt,name=run,proto3" json:"run,omitempty"`
-	AfterAttempt  uint32                 `protobuf:"varint,2,opt,name=after_attempt,json=afterAttempt,proto3" json:"after_attempt,omitempty"`
-	AfterStep     uint64                 `protobuf:"varint,3,opt,name=after_step,json=afterStep,proto3" json:"after_step,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	All           bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"` // also aborted and open ones
+	Run           uint64                 `protobuf:"fixed64,1,opt,name=run" json:"run,omitempty"`
+	AfterAttempt  uint32                 `protobuf:"varint,2,opt,name=after_attempt,json=afterAttempt" json:"after_attempt,omitempty"`
+	AfterStep     uint64                 `protobuf:"varint,3,opt,name=after_step,json=afterStep" json:"after_step,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"`
+	All           bool                   `protobuf:"varint,5,opt,name=all" json:"all,omitempty"` // also aborted and open ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2006,8 +2006,8 @@ func (x *ListSteps) GetAll() bool {
 
 type StepsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Steps         []*Step                `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Steps         []*Step                `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2060,15 +2060,15 @@ func (x *StepsReply) GetMore() bool {
 // becomes its parent, and every later answer of the attempt is the same.
 type ResolveStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           uint64                 `protobuf:"fixed64,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // whose branch; 0: the current one
-	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`     // at least
-	Fix           bool                   `protobuf:"varint,4,opt,name=fix,proto3" json:"fix,omitempty"`
-	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"` // a given step of the branch; with exact
-	Exact         bool                   `protobuf:"varint,6,opt,name=exact,proto3" json:"exact,omitempty"`
-	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"`    // a step of the branch: only earlier ones count; not with fix or exact
-	Tag           string                 `protobuf:"bytes,720,opt,name=tag,proto3" json:"tag,omitempty"`          // only steps with this tag
-	Healthy       bool                   `protobuf:"varint,721,opt,name=healthy,proto3" json:"healthy,omitempty"` // only steps that are marked healthy
+	Run           uint64                 `protobuf:"fixed64,1,opt,name=run" json:"run,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt" json:"attempt,omitempty"` // whose branch; 0: the current one
+	Level         uint32                 `protobuf:"varint,3,opt,name=level" json:"level,omitempty"`     // at least
+	Fix           bool                   `protobuf:"varint,4,opt,name=fix" json:"fix,omitempty"`
+	Step          uint64                 `protobuf:"varint,5,opt,name=step" json:"step,omitempty"` // a given step of the branch; with exact
+	Exact         bool                   `protobuf:"varint,6,opt,name=exact" json:"exact,omitempty"`
+	Before        *StepKey               `protobuf:"bytes,680,opt,name=before" json:"before,omitempty"`    // a step of the branch: only earlier ones count; not with fix or exact
+	Tag           string                 `protobuf:"bytes,720,opt,name=tag" json:"tag,omitempty"`          // only steps with this tag
+	Healthy       bool                   `protobuf:"varint,721,opt,name=healthy" json:"healthy,omitempty"` // only steps that are marked healthy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2170,8 +2170,8 @@ func (x *ResolveStep) GetHealthy() bool {
 // session holds a read lease on it.
 type RemoveStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also the run's last good checkpoint
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Force         bool                   `protobuf:"varint,680,opt,name=force" json:"force,omitempty"` // also the run's last good checkpoint
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2224,7 +2224,7 @@ func (x *RemoveStep) GetForce() bool {
 // it: until as many ReleaseSteps, or the session's end.
 type LeaseStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2269,7 +2269,7 @@ func (x *LeaseStep) GetKey() *StepKey {
 // ReleaseStep ends one lease of the session. A missing lease is no error.
 type ReleaseStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2386,18 +2386,16 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x06format\x18\x05 \x01(\x0e2\x1e.moraine.wire.CheckpointFormatR\x06format\"1\n" +
 	"\tLevelTime\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x0e\n" +
-	"\x02at\x18\x02 \x01(\x03R\x02at\"\xf9\x01\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\"\xe9\x01\n" +
 	"\bMarkStep\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12*\n" +
-	"\x04mark\x18\x02 \x01(\x0e2\x16.moraine.wire.StepMarkR\x04mark\x12\x17\n" +
-	"\x04note\x18\x03 \x01(\tH\x00R\x04note\x88\x01\x01\x12\x19\n" +
+	"\x04mark\x18\x02 \x01(\x0e2\x16.moraine.wire.StepMarkR\x04mark\x12\x19\n" +
+	"\x04note\x18\x03 \x01(\tB\x05\xaa\x01\x02\b\x01R\x04note\x12\x19\n" +
 	"\badd_tags\x18\x04 \x03(\tR\aaddTags\x12\x1f\n" +
 	"\vremove_tags\x18\x05 \x03(\tR\n" +
-	"removeTags\x12\x1b\n" +
-	"\x06pinned\x18\x06 \x01(\bH\x01R\x06pinned\x88\x01\x01\x12\x12\n" +
-	"\x04rise\x18\a \x01(\bR\x04riseB\a\n" +
-	"\x05_noteB\t\n" +
-	"\a_pinned\"L\n" +
+	"removeTags\x12\x1d\n" +
+	"\x06pinned\x18\x06 \x01(\bB\x05\xaa\x01\x02\b\x01R\x06pinned\x12\x12\n" +
+	"\x04rise\x18\a \x01(\bR\x04rise\"L\n" +
 	"\bStepLoss\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -2504,7 +2502,7 @@ const file_checkpoint_proto_rawDesc = "" +
 	"\x15STEP_MARK_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTEP_MARK_NONE\x10\x01\x12\x15\n" +
 	"\x11STEP_MARK_HEALTHY\x10\x02\x12\x19\n" +
-	"\x15STEP_MARK_QUARANTINED\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x15STEP_MARK_QUARANTINED\x10\x03B4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_checkpoint_proto_rawDescOnce sync.Once
@@ -2599,7 +2597,6 @@ func file_checkpoint_proto_init() {
 		return
 	}
 	file_object_proto_init()
-	file_checkpoint_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -77,8 +77,8 @@ func (CapabilityRight) EnumDescriptor() ([]byte, []int) {
 // with the key that signs session tokens; chunkservers verify it without a request.
 type Capability struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`       // a CapabilityClaims
-	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over "moraine capability", a zero byte, and claims
+	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims" json:"claims,omitempty"`       // a CapabilityClaims
+	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature" json:"signature,omitempty"` // Ed25519 over "moraine capability", a zero byte, and claims
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -129,20 +129,20 @@ func (x *Capability) GetSignature() []byte {
 
 type CapabilityClaims struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`          // id of the signing key
-	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`  // wall clock, seconds since the epoch
-	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // of the holder: its session token must be of this session
-	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it presents no session token
-	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,proto3,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
-	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`  // READ, WRITE: in order, none touching another, none empty; of any device
-	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`  // REPAIR
-	Objects       []*ObjectRange         `protobuf:"bytes,10,rep,name=objects,proto3" json:"objects,omitempty"` // READ: by object and offset, none touching another, none empty
-	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`   // READ: the file with this content
-	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`     // READ: by stripe, index and offset, none touching another, none empty
-	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`  // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
-	Length        uint32                 `protobuf:"varint,14,opt,name=length,proto3" json:"length,omitempty"`  // WRITE: the most bytes of a chunk
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	Key           uint64                 `protobuf:"varint,3,opt,name=key" json:"key,omitempty"`          // id of the signing key
+	Expires       int64                  `protobuf:"varint,4,opt,name=expires" json:"expires,omitempty"`  // wall clock, seconds since the epoch
+	Session       uint64                 `protobuf:"fixed64,5,opt,name=session" json:"session,omitempty"` // of the holder: its session token must be of this session
+	Node          string                 `protobuf:"bytes,6,opt,name=node" json:"node,omitempty"`         // the holder's node id, for a server: it presents no session token
+	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
+	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes" json:"stripes,omitempty"`  // READ, WRITE: in order, none touching another, none empty; of any device
+	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents" json:"intents,omitempty"`  // REPAIR
+	Objects       []*ObjectRange         `protobuf:"bytes,10,rep,name=objects" json:"objects,omitempty"` // READ: by object and offset, none touching another, none empty
+	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode" json:"inode,omitempty"`   // READ: the file with this content
+	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts" json:"parts,omitempty"`     // READ: by stripe, index and offset, none touching another, none empty
+	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks" json:"chunks,omitempty"`  // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
+	Length        uint32                 `protobuf:"varint,14,opt,name=length" json:"length,omitempty"`  // WRITE: the most bytes of a chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -278,9 +278,9 @@ func (x *CapabilityClaims) GetLength() uint32 {
 // ObjectRange is a range of bytes of an object.
 type ObjectRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	Object        uint64                 `protobuf:"fixed64,1,opt,name=object" json:"object,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,3,opt,name=length" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -339,11 +339,11 @@ func (x *ObjectRange) GetLength() uint64 {
 // ChunkPart is a range of bytes of one chunk of a stripe, or of each of its copies.
 type ChunkPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Copies        bool                   `protobuf:"varint,3,opt,name=copies,proto3" json:"copies,omitempty"` // of every chunk: they hold the same bytes
-	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Copies        bool                   `protobuf:"varint,3,opt,name=copies" json:"copies,omitempty"` // of every chunk: they hold the same bytes
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,8 +415,8 @@ func (x *ChunkPart) GetLength() uint64 {
 
 type StripeRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"`
-	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	First         uint64                 `protobuf:"fixed64,1,opt,name=first" json:"first,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,23 +470,23 @@ func (x *StripeRange) GetCount() uint64 {
 // level.
 type PutChunk struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Stripe  uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index   uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device  uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
-	Version uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // layout version
-	Tenant  uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Crc     uint32                 `protobuf:"fixed32,6,opt,name=crc,proto3" json:"crc,omitempty"`         // CRC32C of the payload
-	Level   uint32                 `protobuf:"varint,7,opt,name=level,proto3" json:"level,omitempty"`      // moraine.Level to answer at: memory or nvme
-	Session uint64                 `protobuf:"fixed64,8,opt,name=session,proto3" json:"session,omitempty"` // whose grant covers it
-	Cipher  uint32                 `protobuf:"varint,9,opt,name=cipher,proto3" json:"cipher,omitempty"`
-	KeyId   uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Stripe  uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index   uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Device  uint32                 `protobuf:"varint,3,opt,name=device" json:"device,omitempty"`
+	Version uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"` // layout version
+	Tenant  uint32                 `protobuf:"varint,5,opt,name=tenant" json:"tenant,omitempty"`
+	Crc     uint32                 `protobuf:"fixed32,6,opt,name=crc" json:"crc,omitempty"`         // CRC32C of the payload
+	Level   uint32                 `protobuf:"varint,7,opt,name=level" json:"level,omitempty"`      // moraine.Level to answer at: memory or nvme
+	Session uint64                 `protobuf:"fixed64,8,opt,name=session" json:"session,omitempty"` // whose grant covers it
+	Cipher  uint32                 `protobuf:"varint,9,opt,name=cipher" json:"cipher,omitempty"`
+	KeyId   uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId" json:"key_id,omitempty"`
 	// deferred_for, at level memory, is the directory of a step that stays in memory by its policy: the
 	// device write waits until the memory is needed or the step rises. 0: it is written at once.
-	DeferredFor   uint64 `protobuf:"fixed64,13,opt,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"`
-	Repair        bool   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: accepted even when the device is nearly full
-	LowPriority   bool   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
-	Urgent        bool   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
-	Capability    []byte `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
+	DeferredFor   uint64 `protobuf:"fixed64,13,opt,name=deferred_for,json=deferredFor" json:"deferred_for,omitempty"`
+	Repair        bool   `protobuf:"varint,11,opt,name=repair" json:"repair,omitempty"`                              // put under an intent: accepted even when the device is nearly full
+	LowPriority   bool   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority" json:"low_priority,omitempty"` // of a mover: its repairs go first
+	Urgent        bool   `protobuf:"varint,720,opt,name=urgent" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
+	Capability    []byte `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -628,9 +628,9 @@ func (x *PutChunk) GetCapability() []byte {
 
 type PutChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Level         uint32                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // level reached
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch of the device
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Level         uint32                 `protobuf:"varint,2,opt,name=level" json:"level,omitempty"` // level reached
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch" json:"epoch,omitempty"` // boot epoch of the device
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,16 +691,16 @@ func (x *PutChunkReply) GetEpoch() uint64 {
 // aligned.
 type GetChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
-	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
-	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"`                              // verify bytes in memory first: for a caller that received bytes other than payload_crc covers
-	LowPriority   bool                   `protobuf:"varint,9,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // as of PutChunk
-	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                            // as of PutChunk
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                     // a Capability that covers the stripe; servers and sessions of the root need none
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Device        uint32                 `protobuf:"varint,3,opt,name=device" json:"device,omitempty"`
+	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant" json:"tenant,omitempty"`
+	Offset        uint64                 `protobuf:"varint,6,opt,name=offset" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,7,opt,name=length" json:"length,omitempty"`
+	Verify        bool                   `protobuf:"varint,8,opt,name=verify" json:"verify,omitempty"`                              // verify bytes in memory first: for a caller that received bytes other than payload_crc covers
+	LowPriority   bool                   `protobuf:"varint,9,opt,name=low_priority,json=lowPriority" json:"low_priority,omitempty"` // as of PutChunk
+	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent" json:"urgent,omitempty"`                            // as of PutChunk
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"`                     // a Capability that covers the stripe; servers and sessions of the root need none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -807,11 +807,11 @@ func (x *GetChunk) GetCapability() []byte {
 
 type GetChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`                          // of the stored chunk
-	Crc           uint32                 `protobuf:"fixed32,3,opt,name=crc,proto3" json:"crc,omitempty"`                                 // of the whole chunk, by its header
-	PayloadCrc    uint32                 `protobuf:"fixed32,4,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the stored block checksums where aligned
-	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Version       uint32                 `protobuf:"varint,2,opt,name=version" json:"version,omitempty"`                          // of the stored chunk
+	Crc           uint32                 `protobuf:"fixed32,3,opt,name=crc" json:"crc,omitempty"`                                 // of the whole chunk, by its header
+	PayloadCrc    uint32                 `protobuf:"fixed32,4,opt,name=payload_crc,json=payloadCrc" json:"payload_crc,omitempty"` // CRC32C of the payload, from the stored block checksums where aligned
+	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength" json:"chunk_length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -884,7 +884,7 @@ func (x *GetChunkReply) GetChunkLength() uint64 {
 // SyncDevices makes everything acknowledged so far on the named devices durable.
 type SyncDevices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"` // all, if none is named
+	Devices       []uint32               `protobuf:"varint,1,rep,packed,name=devices" json:"devices,omitempty"` // all, if none is named
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -928,7 +928,7 @@ func (x *SyncDevices) GetDevices() []uint32 {
 
 type SyncDevicesReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -974,7 +974,7 @@ func (x *SyncDevicesReply) GetError() *Error {
 // administrator may also list the chunks of one of them.
 type StatDevices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	List          *ListChunks            `protobuf:"bytes,470,opt,name=list,proto3" json:"list,omitempty"`
+	List          *ListChunks            `protobuf:"bytes,470,opt,name=list" json:"list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1020,9 +1020,9 @@ func (x *StatDevices) GetList() *ListChunks {
 // index: it reads no chunk. A page ends at the end of a stripe.
 type ListChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	From          uint64                 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`  // the first stripe
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // about how many; at most 4,096, which is also the default
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	From          uint64                 `protobuf:"fixed64,2,opt,name=from" json:"from,omitempty"`  // the first stripe
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"` // about how many; at most 4,096, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1080,8 +1080,8 @@ func (x *ListChunks) GetLimit() uint32 {
 
 type ListedChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*ChunkReport         `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	To            uint64                 `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"` // the first stripe of the next page; 0: none
+	Chunks        []*ChunkReport         `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"`
+	To            uint64                 `protobuf:"fixed64,2,opt,name=to" json:"to,omitempty"` // the first stripe of the next page; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1132,11 +1132,11 @@ func (x *ListedChunks) GetTo() uint64 {
 
 type StatDevicesReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Error           *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
-	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
-	Listed          *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested
+	Error           *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices" json:"devices,omitempty"`
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation" json:"seen_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark" json:"seen_mark,omitempty"`
+	Listed          *ListedChunks          `protobuf:"bytes,470,opt,name=listed" json:"listed,omitempty"` // if a list was requested
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1212,13 +1212,13 @@ func (x *StatDevicesReply) GetListed() *ListedChunks {
 // file. A range lies within one piece.
 type GetPiece struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // the file being read: it is staged
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"` // in the object
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Verify        bool                   `protobuf:"varint,721,opt,name=verify,proto3" json:"verify,omitempty"`        // verify bytes in memory first, and fetch them again if they are wrong: for a caller that received bytes other than payload_crc covers
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as of GetChunk, over the object and the file
+	Object        uint64                 `protobuf:"fixed64,1,opt,name=object" json:"object,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode" json:"inode,omitempty"` // the file being read: it is staged
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation" json:"generation,omitempty"`
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset" json:"offset,omitempty"` // in the object
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`
+	Verify        bool                   `protobuf:"varint,721,opt,name=verify" json:"verify,omitempty"`        // verify bytes in memory first, and fetch them again if they are wrong: for a caller that received bytes other than payload_crc covers
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"` // as of GetChunk, over the object and the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1304,8 +1304,8 @@ func (x *GetPiece) GetCapability() []byte {
 
 type GetPieceReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the block checksums made when the piece arrived
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc" json:"payload_crc,omitempty"` // CRC32C of the payload, from the block checksums made when the piece arrived
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1475,7 +1475,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\x1cCAPABILITY_RIGHT_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CAPABILITY_RIGHT_READ\x10\x01\x12\x1a\n" +
 	"\x16CAPABILITY_RIGHT_WRITE\x10\x02\x12\x1b\n" +
-	"\x17CAPABILITY_RIGHT_REPAIR\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x17CAPABILITY_RIGHT_REPAIR\x10\x03B4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_chunk_proto_rawDescOnce sync.Once

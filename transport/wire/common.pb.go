@@ -145,13 +145,13 @@ func (DeviceState) EnumDescriptor() ([]byte, []int) {
 // Error mirrors moraine.Error; kind is the number of a moraine.Kind.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Op    string                 `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	Ref   string                 `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
-	Text  string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	Kind  uint32                 `protobuf:"varint,1,opt,name=kind" json:"kind,omitempty"`
+	Op    string                 `protobuf:"bytes,2,opt,name=op" json:"op,omitempty"`
+	Ref   string                 `protobuf:"bytes,3,opt,name=ref" json:"ref,omitempty"`
+	Text  string                 `protobuf:"bytes,4,opt,name=text" json:"text,omitempty"`
 	// leader has the addresses of the leader for a NotLeader error, if known.
-	Leader        []string `protobuf:"bytes,5,rep,name=leader,proto3" json:"leader,omitempty"`
-	LeaderId      string   `protobuf:"bytes,6,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // its node id
+	Leader        []string `protobuf:"bytes,5,rep,name=leader" json:"leader,omitempty"`
+	LeaderId      string   `protobuf:"bytes,6,opt,name=leader_id,json=leaderId" json:"leader_id,omitempty"` // its node id
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,8 +230,8 @@ func (x *Error) GetLeaderId() string {
 
 type Scheme struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	K             uint32                 `protobuf:"varint,1,opt,name=k,proto3" json:"k,omitempty"`
-	M             uint32                 `protobuf:"varint,2,opt,name=m,proto3" json:"m,omitempty"`
+	K             uint32                 `protobuf:"varint,1,opt,name=k" json:"k,omitempty"`
+	M             uint32                 `protobuf:"varint,2,opt,name=m" json:"m,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,10 +283,10 @@ func (x *Scheme) GetM() uint32 {
 // ChunkState is the place of one chunk of a stripe, and its expected contents.
 type ChunkState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Crc           uint32                 `protobuf:"fixed32,2,opt,name=crc,proto3" json:"crc,omitempty"`    // CRC32C of the stored bytes
-	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"` // moraine.Level
-	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch, for level memory
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Crc           uint32                 `protobuf:"fixed32,2,opt,name=crc" json:"crc,omitempty"`    // CRC32C of the stored bytes
+	Level         uint32                 `protobuf:"varint,3,opt,name=level" json:"level,omitempty"` // moraine.Level
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch" json:"epoch,omitempty"` // boot epoch, for level memory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -351,17 +351,17 @@ func (x *ChunkState) GetEpoch() uint64 {
 
 type Stripe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`
-	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // layout version
-	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"` // file bytes in it
-	LiveBytes     uint64                 `protobuf:"varint,6,opt,name=live_bytes,json=liveBytes,proto3" json:"live_bytes,omitempty"`
-	RefCount      uint32                 `protobuf:"varint,7,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"`
-	Cipher        uint32                 `protobuf:"varint,8,opt,name=cipher,proto3" json:"cipher,omitempty"`
-	KeyId         uint32                 `protobuf:"varint,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Chunks        []*ChunkState          `protobuf:"bytes,10,rep,name=chunks,proto3" json:"chunks,omitempty"`          // by index
-	Capability    []byte                 `protobuf:"bytes,761,opt,name=capability,proto3" json:"capability,omitempty"` // in answers to chunkservers: a Capability to read the chunks
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme" json:"scheme,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version" json:"version,omitempty"` // layout version
+	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant" json:"tenant,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"` // file bytes in it
+	LiveBytes     uint64                 `protobuf:"varint,6,opt,name=live_bytes,json=liveBytes" json:"live_bytes,omitempty"`
+	RefCount      uint32                 `protobuf:"varint,7,opt,name=ref_count,json=refCount" json:"ref_count,omitempty"`
+	Cipher        uint32                 `protobuf:"varint,8,opt,name=cipher" json:"cipher,omitempty"`
+	KeyId         uint32                 `protobuf:"varint,9,opt,name=key_id,json=keyId" json:"key_id,omitempty"`
+	Chunks        []*ChunkState          `protobuf:"bytes,10,rep,name=chunks" json:"chunks,omitempty"`          // by index
+	Capability    []byte                 `protobuf:"bytes,761,opt,name=capability" json:"capability,omitempty"` // in answers to chunkservers: a Capability to read the chunks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -475,16 +475,16 @@ func (x *Stripe) GetCapability() []byte {
 
 type Extent struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
-	Offset       uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length       uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
-	Stripe       uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`                                // 0: the bytes are in an object, or in the metadata
-	StripeOffset uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset,proto3" json:"stripe_offset,omitempty"` // in the stripe, in the object, or in the record of the metadata
-	Object       uint64                 `protobuf:"fixed64,5,opt,name=object,proto3" json:"object,omitempty"`
+	Offset       uint64                 `protobuf:"varint,1,opt,name=offset" json:"offset,omitempty"`
+	Length       uint64                 `protobuf:"varint,2,opt,name=length" json:"length,omitempty"`
+	Stripe       uint64                 `protobuf:"fixed64,3,opt,name=stripe" json:"stripe,omitempty"`                                // 0: the bytes are in an object, or in the metadata
+	StripeOffset uint64                 `protobuf:"varint,4,opt,name=stripe_offset,json=stripeOffset" json:"stripe_offset,omitempty"` // in the stripe, in the object, or in the record of the metadata
+	Object       uint64                 `protobuf:"fixed64,5,opt,name=object" json:"object,omitempty"`
 	// The record of the metadata that has the bytes: at most MaxInline of them. An answer to
 	// GetExtents has them here, length bytes, with their CRC32C.
-	Inline        uint64 `protobuf:"fixed64,800,opt,name=inline,proto3" json:"inline,omitempty"`
-	Content       []byte `protobuf:"bytes,801,opt,name=content,proto3" json:"content,omitempty"`
-	ContentCrc    uint32 `protobuf:"fixed32,802,opt,name=content_crc,json=contentCrc,proto3" json:"content_crc,omitempty"`
+	Inline        uint64 `protobuf:"fixed64,800,opt,name=inline" json:"inline,omitempty"`
+	Content       []byte `protobuf:"bytes,801,opt,name=content" json:"content,omitempty"`
+	ContentCrc    uint32 `protobuf:"fixed32,802,opt,name=content_crc,json=contentCrc" json:"content_crc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,32 +577,32 @@ func (x *Extent) GetContentCrc() uint32 {
 
 type Attr struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Inode      uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Type       FileType               `protobuf:"varint,2,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode       uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits, as in POSIX (07777)
-	Uid        uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid        uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Nlink      uint32                 `protobuf:"varint,6,opt,name=nlink,proto3" json:"nlink,omitempty"`
-	Size       uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`             // bytes
-	Generation uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // content version
-	Atime      int64                  `protobuf:"varint,9,opt,name=atime,proto3" json:"atime,omitempty"`           // nanoseconds since the epoch, wall clock
-	Mtime      int64                  `protobuf:"varint,10,opt,name=mtime,proto3" json:"mtime,omitempty"`
-	Ctime      int64                  `protobuf:"varint,11,opt,name=ctime,proto3" json:"ctime,omitempty"`
-	Parent     uint64                 `protobuf:"fixed64,12,opt,name=parent,proto3" json:"parent,omitempty"` // 0 for an unlinked file and the root
-	Tenant     uint32                 `protobuf:"varint,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Level      uint32                 `protobuf:"varint,14,opt,name=level,proto3" json:"level,omitempty"`       // moraine.Level reached by the current generation
-	Target     string                 `protobuf:"bytes,15,opt,name=target,proto3" json:"target,omitempty"`      // of a symbolic link
-	Stored     uint64                 `protobuf:"varint,16,opt,name=stored,proto3" json:"stored,omitempty"`     // bytes in extents (holes not counted)
-	Degraded   uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the current content below full protection, as of the last commit
-	Clean      bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the current generation
-	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is only in an object
-	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the current generation where clean
-	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed,proto3" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
-	Rdev       uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`        // of a device node: the device that it names, as in stat on Linux
-	Inline     uint64                 `protobuf:"varint,800,opt,name=inline,proto3" json:"inline,omitempty"`    // part of stored that is in the metadata
+	Inode      uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Type       FileType               `protobuf:"varint,2,opt,name=type,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode       uint32                 `protobuf:"varint,3,opt,name=mode" json:"mode,omitempty"` // permission bits, as in POSIX (07777)
+	Uid        uint32                 `protobuf:"varint,4,opt,name=uid" json:"uid,omitempty"`
+	Gid        uint32                 `protobuf:"varint,5,opt,name=gid" json:"gid,omitempty"`
+	Nlink      uint32                 `protobuf:"varint,6,opt,name=nlink" json:"nlink,omitempty"`
+	Size       uint64                 `protobuf:"varint,7,opt,name=size" json:"size,omitempty"`             // bytes
+	Generation uint64                 `protobuf:"varint,8,opt,name=generation" json:"generation,omitempty"` // content version
+	Atime      int64                  `protobuf:"varint,9,opt,name=atime" json:"atime,omitempty"`           // nanoseconds since the epoch, wall clock
+	Mtime      int64                  `protobuf:"varint,10,opt,name=mtime" json:"mtime,omitempty"`
+	Ctime      int64                  `protobuf:"varint,11,opt,name=ctime" json:"ctime,omitempty"`
+	Parent     uint64                 `protobuf:"fixed64,12,opt,name=parent" json:"parent,omitempty"` // 0 for an unlinked file and the root
+	Tenant     uint32                 `protobuf:"varint,13,opt,name=tenant" json:"tenant,omitempty"`
+	Level      uint32                 `protobuf:"varint,14,opt,name=level" json:"level,omitempty"`       // moraine.Level reached by the current generation
+	Target     string                 `protobuf:"bytes,15,opt,name=target" json:"target,omitempty"`      // of a symbolic link
+	Stored     uint64                 `protobuf:"varint,16,opt,name=stored" json:"stored,omitempty"`     // bytes in extents (holes not counted)
+	Degraded   uint64                 `protobuf:"varint,17,opt,name=degraded" json:"degraded,omitempty"` // stripes of the current content below full protection, as of the last commit
+	Clean      bool                   `protobuf:"varint,18,opt,name=clean" json:"clean,omitempty"`       // an object holds the whole of the current generation
+	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted" json:"evicted,omitempty"`   // some of the content is only in an object
+	Object     uint64                 `protobuf:"fixed64,20,opt,name=object" json:"object,omitempty"`    // the newest object made of the file, if any: of the current generation where clean
+	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
+	Rdev       uint32                 `protobuf:"varint,785,opt,name=rdev" json:"rdev,omitempty"`        // of a device node: the device that it names, as in stat on Linux
+	Inline     uint64                 `protobuf:"varint,800,opt,name=inline" json:"inline,omitempty"`    // part of stored that is in the metadata
 	// Only in answers to reads that may be cached.
-	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: its own cache lease covers it
-	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
+	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks" json:"many_links,omitempty"` // it has, or had, two names: its own cache lease covers it
+	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs" json:"xattrs,omitempty"`                        // it has extended attributes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -815,29 +815,29 @@ func (x *Attr) GetXattrs() bool {
 // Device is one disk of one host.
 type Device struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Id       uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`    // 0 until registered
-	Uuid     []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes, written to the device when it was formatted
-	Host     string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // node id of its chunkserver
-	State    DeviceState            `protobuf:"varint,4,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
-	Capacity uint64                 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"` // bytes
-	Used     uint64                 `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"`         // bytes
-	Epoch    uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch
-	Alive    bool                   `protobuf:"varint,8,opt,name=alive,proto3" json:"alive,omitempty"`       // its host's heartbeats arrive (leader's memory, not state)
-	Chunks   uint64                 `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`     // chunks held, as last reported
-	Reason   string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // reason of its state, if one was given
+	Id       uint32                 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`    // 0 until registered
+	Uuid     []byte                 `protobuf:"bytes,2,opt,name=uuid" json:"uuid,omitempty"` // 16 bytes, written to the device when it was formatted
+	Host     string                 `protobuf:"bytes,3,opt,name=host" json:"host,omitempty"` // node id of its chunkserver
+	State    DeviceState            `protobuf:"varint,4,opt,name=state,enum=moraine.wire.DeviceState" json:"state,omitempty"`
+	Capacity uint64                 `protobuf:"varint,5,opt,name=capacity" json:"capacity,omitempty"` // bytes
+	Used     uint64                 `protobuf:"varint,6,opt,name=used" json:"used,omitempty"`         // bytes
+	Epoch    uint64                 `protobuf:"varint,7,opt,name=epoch" json:"epoch,omitempty"`       // boot epoch
+	Alive    bool                   `protobuf:"varint,8,opt,name=alive" json:"alive,omitempty"`       // its host's heartbeats arrive (leader's memory, not state)
+	Chunks   uint64                 `protobuf:"varint,9,opt,name=chunks" json:"chunks,omitempty"`     // chunks held, as last reported
+	Reason   string                 `protobuf:"bytes,10,opt,name=reason" json:"reason,omitempty"`     // reason of its state, if one was given
 	// The fields below are reports of the device's server in the leader's memory, not
 	// state.
-	Health        *DiskHealth `protobuf:"bytes,450,opt,name=health,proto3" json:"health,omitempty"` // if the disk reports it
-	Scrub         *Scrub      `protobuf:"bytes,451,opt,name=scrub,proto3" json:"scrub,omitempty"`
-	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of recent durable puts; 0: too few
-	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks,proto3" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
-	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: its answers are not trusted, and a restart of its server does not change that
+	Health        *DiskHealth `protobuf:"bytes,450,opt,name=health" json:"health,omitempty"` // if the disk reports it
+	Scrub         *Scrub      `protobuf:"bytes,451,opt,name=scrub" json:"scrub,omitempty"`
+	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros" json:"put_micros,omitempty"`             // median time of recent durable puts; 0: too few
+	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
+	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted" json:"distrusted,omitempty"`                            // with state OUT: its answers are not trusted, and a restart of its server does not change that
 	// Median times of recent reads of its medium, of up to 96 KiB, 768 KiB, 6 MiB, and
 	// more; 0: too few.
-	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros,proto3" json:"read_micros,omitempty"`
-	Measured      bool     `protobuf:"varint,700,opt,name=measured,proto3" json:"measured,omitempty"` // capacity, used and chunks are its server's report; otherwise used is an estimate
-	Reported      bool     `protobuf:"varint,701,opt,name=reported,proto3" json:"reported,omitempty"` // a whole report of its chunks was judged since it booted, in this incarnation
-	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`   // for a draining or out device, in ClusterReply: chunks that stripes have on it, 4,096 at most
+	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros" json:"read_micros,omitempty"`
+	Measured      bool     `protobuf:"varint,700,opt,name=measured" json:"measured,omitempty"` // capacity, used and chunks are its server's report; otherwise used is an estimate
+	Reported      bool     `protobuf:"varint,701,opt,name=reported" json:"reported,omitempty"` // a whole report of its chunks was judged since it booted, in this incarnation
+	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed" json:"claimed,omitempty"`   // for a draining or out device, in ClusterReply: chunks that stripes have on it, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1008,14 +1008,14 @@ func (x *Device) GetClaimed() uint64 {
 // DiskHealth is an NVMe disk's report of its own health (SMART).
 type DiskHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Failing       bool                   `protobuf:"varint,2,opt,name=failing,proto3" json:"failing,omitempty"`                               // the disk reports that it fails, or soon will
-	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent,proto3" json:"worn_percent,omitempty"`    // part of its life used, by the maker's estimate; may pass 100
-	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // spare blocks left
-	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius,proto3" json:"celsius,omitempty"`                               // 0: not reported
-	MediaErrors   uint64                 `protobuf:"varint,6,opt,name=media_errors,json=mediaErrors,proto3" json:"media_errors,omitempty"`
-	PowerOnHours  uint64                 `protobuf:"varint,7,opt,name=power_on_hours,json=powerOnHours,proto3" json:"power_on_hours,omitempty"`
-	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"` // why it is failing, or what else is wrong, in words
+	Model         string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Failing       bool                   `protobuf:"varint,2,opt,name=failing" json:"failing,omitempty"`                               // the disk reports that it fails, or soon will
+	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent" json:"worn_percent,omitempty"`    // part of its life used, by the maker's estimate; may pass 100
+	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent" json:"spare_percent,omitempty"` // spare blocks left
+	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius" json:"celsius,omitempty"`                               // 0: not reported
+	MediaErrors   uint64                 `protobuf:"varint,6,opt,name=media_errors,json=mediaErrors" json:"media_errors,omitempty"`
+	PowerOnHours  uint64                 `protobuf:"varint,7,opt,name=power_on_hours,json=powerOnHours" json:"power_on_hours,omitempty"`
+	Text          string                 `protobuf:"bytes,8,opt,name=text" json:"text,omitempty"` // why it is failing, or what else is wrong, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1109,15 +1109,15 @@ func (x *DiskHealth) GetText() string {
 // Scrub is the progress of a device's scrub.
 type Scrub struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	LastDone       int64                  `protobuf:"varint,1,opt,name=last_done,json=lastDone,proto3" json:"last_done,omitempty"` // wall clock, seconds since the epoch; 0: never
-	LastBytes      uint64                 `protobuf:"varint,2,opt,name=last_bytes,json=lastBytes,proto3" json:"last_bytes,omitempty"`
-	LastBad        uint64                 `protobuf:"varint,3,opt,name=last_bad,json=lastBad,proto3" json:"last_bad,omitempty"` // bad chunks that the last whole pass found
-	Running        bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	Started        int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"` // of the running pass
-	Chunks         uint64                 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`   // chunks that it has read
-	Bytes          uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Bad            uint64                 `protobuf:"varint,8,opt,name=bad,proto3" json:"bad,omitempty"`
-	BytesPerSecond uint64                 `protobuf:"varint,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // the rate limit
+	LastDone       int64                  `protobuf:"varint,1,opt,name=last_done,json=lastDone" json:"last_done,omitempty"` // wall clock, seconds since the epoch; 0: never
+	LastBytes      uint64                 `protobuf:"varint,2,opt,name=last_bytes,json=lastBytes" json:"last_bytes,omitempty"`
+	LastBad        uint64                 `protobuf:"varint,3,opt,name=last_bad,json=lastBad" json:"last_bad,omitempty"` // bad chunks that the last whole pass found
+	Running        bool                   `protobuf:"varint,4,opt,name=running" json:"running,omitempty"`
+	Started        int64                  `protobuf:"varint,5,opt,name=started" json:"started,omitempty"` // of the running pass
+	Chunks         uint64                 `protobuf:"varint,6,opt,name=chunks" json:"chunks,omitempty"`   // chunks that it has read
+	Bytes          uint64                 `protobuf:"varint,7,opt,name=bytes" json:"bytes,omitempty"`
+	Bad            uint64                 `protobuf:"varint,8,opt,name=bad" json:"bad,omitempty"`
+	BytesPerSecond uint64                 `protobuf:"varint,9,opt,name=bytes_per_second,json=bytesPerSecond" json:"bytes_per_second,omitempty"` // the rate limit
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1217,21 +1217,21 @@ func (x *Scrub) GetBytesPerSecond() uint64 {
 
 type Host struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Id                string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // node id, as in its certificate
-	Rack              string                 `protobuf:"bytes,2,opt,name=rack,proto3" json:"rack,omitempty"`
-	Addresses         []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"` // host:port or unix:PATH, several for several NICs
-	Alive             bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
-	Devices           []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
-	AdminAddress      string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`                // metrics and health
-	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                                // bucket of its mover, as s3://BUCKET/PREFIX; empty: none
-	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil,proto3" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
-	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
-	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked,proto3" json:"cert_revoked,omitempty"` // it is silent, and one of its certificates was revoked
-	Endpoint          *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                           // results of its peers' probes of its addresses
+	Id                string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"` // node id, as in its certificate
+	Rack              string                 `protobuf:"bytes,2,opt,name=rack" json:"rack,omitempty"`
+	Addresses         []string               `protobuf:"bytes,3,rep,name=addresses" json:"addresses,omitempty"` // host:port or unix:PATH, several for several NICs
+	Alive             bool                   `protobuf:"varint,4,opt,name=alive" json:"alive,omitempty"`
+	Devices           []*Device              `protobuf:"bytes,5,rep,name=devices" json:"devices,omitempty"`
+	AdminAddress      string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress" json:"admin_address,omitempty"`                // metrics and health
+	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket" json:"bucket,omitempty"`                                                // bucket of its mover, as s3://BUCKET/PREFIX; empty: none
+	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
+	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason" json:"maintenance_reason,omitempty"`
+	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked" json:"cert_revoked,omitempty"` // it is silent, and one of its certificates was revoked
+	Endpoint          *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint" json:"endpoint,omitempty"`                           // results of its peers' probes of its addresses
 	// The answering leader has received a heartbeat of this boot of the host, in this
 	// incarnation and, in the answer to a fresh GetCluster, since that arrived. If it
 	// is false and alive is true, it is unknown whether the host is up.
-	Seen          bool `protobuf:"varint,700,opt,name=seen,proto3" json:"seen,omitempty"`
+	Seen          bool `protobuf:"varint,700,opt,name=seen" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1355,12 +1355,12 @@ func (x *Host) GetSeen() bool {
 // began.
 type EndpointHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tried         uint32                 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`             // chunkservers that have probed it
-	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`           // of them, those that got no connection
-	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`              // of one of these
-	Known         bool                   `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`             // enough have probed it
-	Unreachable   bool                   `protobuf:"varint,5,opt,name=unreachable,proto3" json:"unreachable,omitempty"` // so many have failed that the fault is the server's: nothing new is placed on it
-	Deaf          bool                   `protobuf:"varint,6,opt,name=deaf,proto3" json:"deaf,omitempty"`               // of a host: it reached no server that it probed, so its results do not count
+	Tried         uint32                 `protobuf:"varint,1,opt,name=tried" json:"tried,omitempty"`             // chunkservers that have probed it
+	Failed        uint32                 `protobuf:"varint,2,opt,name=failed" json:"failed,omitempty"`           // of them, those that got no connection
+	Error         string                 `protobuf:"bytes,3,opt,name=error" json:"error,omitempty"`              // of one of these
+	Known         bool                   `protobuf:"varint,4,opt,name=known" json:"known,omitempty"`             // enough have probed it
+	Unreachable   bool                   `protobuf:"varint,5,opt,name=unreachable" json:"unreachable,omitempty"` // so many have failed that the fault is the server's: nothing new is placed on it
+	Deaf          bool                   `protobuf:"varint,6,opt,name=deaf" json:"deaf,omitempty"`               // of a host: it reached no server that it probed, so its results do not count
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1440,8 +1440,8 @@ func (x *EndpointHealth) GetDeaf() bool {
 // Topology is every host and device, as the leader sees them.
 type Topology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // grows at every change, including liveness
-	Hosts         []*Host                `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // grows at every change, including liveness
+	Hosts         []*Host                `protobuf:"bytes,2,rep,name=hosts" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1493,10 +1493,10 @@ func (x *Topology) GetHosts() []*Host {
 // Placement is the devices of one stripe.
 type Placement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`
-	Devices       []uint32               `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"` // by index of chunk
-	Protects      uint32                 `protobuf:"varint,4,opt,name=protects,proto3" json:"protects,omitempty"`      // how many hosts (devices, on a single host) may be lost at once
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme" json:"scheme,omitempty"`
+	Devices       []uint32               `protobuf:"varint,3,rep,packed,name=devices" json:"devices,omitempty"` // by index of chunk
+	Protects      uint32                 `protobuf:"varint,4,opt,name=protects" json:"protects,omitempty"`      // how many hosts (devices, on a single host) may be lost at once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1561,8 +1561,8 @@ func (x *Placement) GetProtects() uint32 {
 
 type ByteRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1779,7 +1779,7 @@ const file_common_proto_rawDesc = "" +
 	"\x0fDEVICE_STATE_IN\x10\x01\x12\x14\n" +
 	"\x10DEVICE_STATE_OUT\x10\x02\x12\x19\n" +
 	"\x15DEVICE_STATE_DRAINING\x10\x03\x12\x18\n" +
-	"\x14DEVICE_STATE_RETIRED\x10\x04B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x14DEVICE_STATE_RETIRED\x10\x04B4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_common_proto_rawDescOnce sync.Once

@@ -4,4 +4,4 @@
 // "op", which Op (op.go) finds.
 package wire
 
-//go:generate protoc --go_out=. --go_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto object.proto operation.proto metadata.proto
+//go:generate protoc --moraine_out=. --moraine_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto object.proto operation.proto metadata.proto

@@ -24,19 +24,19 @@ const (
 // Hello opens a connection: the caller sends it, the server answers it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"` // supported frame versions
-	MaxVersion    uint32                 `protobuf:"varint,2,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"`
-	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`          // 16 bytes; empty if the caller does not know it yet
-	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`                // node id claimed; must be the certificate's
-	Class         uint32                 `protobuf:"varint,6,opt,name=class,proto3" json:"class,omitempty"`             // transport.Class of the connection
-	Token         []byte                 `protobuf:"bytes,7,opt,name=token,proto3" json:"token,omitempty"`              // SessionToken, on a data connection
-	KeyId         []byte                 `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // mode crc: names the key from the TLS handshake
-	Nonce         []byte                 `protobuf:"bytes,9,opt,name=nonce,proto3" json:"nonce,omitempty"`              // mode crc: the caller's nonce, 16 bytes
-	Release       string                 `protobuf:"bytes,10,opt,name=release,proto3" json:"release,omitempty"`         // for people
-	Role          string                 `protobuf:"bytes,11,opt,name=role,proto3" json:"role,omitempty"`               // claimed; must be the certificate's. The fields below count only in mode insecure
-	Scope         string                 `protobuf:"bytes,12,opt,name=scope,proto3" json:"scope,omitempty"`             // directory to which the caller confines itself
-	ReadOnly      bool                   `protobuf:"varint,13,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	Squash        bool                   `protobuf:"varint,14,opt,name=squash,proto3" json:"squash,omitempty"`
+	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion" json:"min_version,omitempty"` // supported frame versions
+	MaxVersion    uint32                 `protobuf:"varint,2,opt,name=max_version,json=maxVersion" json:"max_version,omitempty"`
+	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster" json:"cluster,omitempty"`          // 16 bytes; empty if the caller does not know it yet
+	Node          string                 `protobuf:"bytes,5,opt,name=node" json:"node,omitempty"`                // node id claimed; must be the certificate's
+	Class         uint32                 `protobuf:"varint,6,opt,name=class" json:"class,omitempty"`             // transport.Class of the connection
+	Token         []byte                 `protobuf:"bytes,7,opt,name=token" json:"token,omitempty"`              // SessionToken, on a data connection
+	KeyId         []byte                 `protobuf:"bytes,8,opt,name=key_id,json=keyId" json:"key_id,omitempty"` // mode crc: names the key from the TLS handshake
+	Nonce         []byte                 `protobuf:"bytes,9,opt,name=nonce" json:"nonce,omitempty"`              // mode crc: the caller's nonce, 16 bytes
+	Release       string                 `protobuf:"bytes,10,opt,name=release" json:"release,omitempty"`         // for people
+	Role          string                 `protobuf:"bytes,11,opt,name=role" json:"role,omitempty"`               // claimed; must be the certificate's. The fields below count only in mode insecure
+	Scope         string                 `protobuf:"bytes,12,opt,name=scope" json:"scope,omitempty"`             // directory to which the caller confines itself
+	ReadOnly      bool                   `protobuf:"varint,13,opt,name=read_only,json=readOnly" json:"read_only,omitempty"`
+	Squash        bool                   `protobuf:"varint,14,opt,name=squash" json:"squash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -164,17 +164,17 @@ func (x *Hello) GetSquash() bool {
 
 type HelloReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // chosen
-	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Nonce         []byte                 `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"` // mode crc: the server's nonce
-	Proof         []byte                 `protobuf:"bytes,8,opt,name=proof,proto3" json:"proof,omitempty"` // mode crc: HMAC-SHA256(key, "moraine server" | SHA-256(bytes of the Hello) | nonce)
-	Release       string                 `protobuf:"bytes,9,opt,name=release,proto3" json:"release,omitempty"`
-	MaxInFlight   uint32                 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"` // concurrent requests that the server accepts on this connection
-	KeyId         []byte                 `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`                      // on a TLS connection in mode crc: the id of its exported key
-	Role          string                 `protobuf:"bytes,12,opt,name=role,proto3" json:"role,omitempty"`                                     // counts only in mode insecure
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Version       uint32                 `protobuf:"varint,2,opt,name=version" json:"version,omitempty"` // chosen
+	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster" json:"cluster,omitempty"`
+	Node          string                 `protobuf:"bytes,5,opt,name=node" json:"node,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation" json:"incarnation,omitempty"`
+	Nonce         []byte                 `protobuf:"bytes,7,opt,name=nonce" json:"nonce,omitempty"` // mode crc: the server's nonce
+	Proof         []byte                 `protobuf:"bytes,8,opt,name=proof" json:"proof,omitempty"` // mode crc: HMAC-SHA256(key, "moraine server" | SHA-256(bytes of the Hello) | nonce)
+	Release       string                 `protobuf:"bytes,9,opt,name=release" json:"release,omitempty"`
+	MaxInFlight   uint32                 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight" json:"max_in_flight,omitempty"` // concurrent requests that the server accepts on this connection
+	KeyId         []byte                 `protobuf:"bytes,11,opt,name=key_id,json=keyId" json:"key_id,omitempty"`                      // on a TLS connection in mode crc: the id of its exported key
+	Role          string                 `protobuf:"bytes,12,opt,name=role" json:"role,omitempty"`                                     // counts only in mode insecure
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,7 +289,7 @@ func (x *HelloReply) GetRole() string {
 // HelloProof is the caller's half of the proof, in mode crc.
 type HelloProof struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Proof         []byte                 `protobuf:"bytes,1,opt,name=proof,proto3" json:"proof,omitempty"` // HMAC-SHA256(key, "moraine client" | SHA-256(bytes of the Hello) | server's nonce)
+	Proof         []byte                 `protobuf:"bytes,1,opt,name=proof" json:"proof,omitempty"` // HMAC-SHA256(key, "moraine client" | SHA-256(bytes of the Hello) | server's nonce)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,7 +334,7 @@ func (x *HelloProof) GetProof() []byte {
 // RefreshToken replaces the token of an open data connection.
 type RefreshToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Token         []byte                 `protobuf:"bytes,1,opt,name=token" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,8 +379,8 @@ func (x *RefreshToken) GetToken() []byte {
 // SessionToken is signed by metadata and presented to chunkservers.
 type SessionToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`       // a TokenClaims
-	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over claims
+	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims" json:"claims,omitempty"`       // a TokenClaims
+	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature" json:"signature,omitempty"` // Ed25519 over claims
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,16 +431,16 @@ func (x *SessionToken) GetSignature() []byte {
 
 type TokenClaims struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Session       uint64                 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
-	Tenants       []uint32               `protobuf:"varint,3,rep,packed,name=tenants,proto3" json:"tenants,omitempty"`
-	AllTenants    bool                   `protobuf:"varint,4,opt,name=all_tenants,json=allTenants,proto3" json:"all_tenants,omitempty"` // a session whose scope is the root
-	ReadOnly      bool                   `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	Expires       int64                  `protobuf:"varint,6,opt,name=expires,proto3" json:"expires,omitempty"` // wall clock, seconds since the epoch
-	Key           uint64                 `protobuf:"varint,7,opt,name=key,proto3" json:"key,omitempty"`         // id of the signing key
-	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`             // the certificate's node id: nobody else can use the token
-	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // of the certificate that opened the session, 16 bytes: the token is void under another
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Session       uint64                 `protobuf:"fixed64,2,opt,name=session" json:"session,omitempty"`
+	Tenants       []uint32               `protobuf:"varint,3,rep,packed,name=tenants" json:"tenants,omitempty"`
+	AllTenants    bool                   `protobuf:"varint,4,opt,name=all_tenants,json=allTenants" json:"all_tenants,omitempty"` // a session whose scope is the root
+	ReadOnly      bool                   `protobuf:"varint,5,opt,name=read_only,json=readOnly" json:"read_only,omitempty"`
+	Expires       int64                  `protobuf:"varint,6,opt,name=expires" json:"expires,omitempty"` // wall clock, seconds since the epoch
+	Key           uint64                 `protobuf:"varint,7,opt,name=key" json:"key,omitempty"`         // id of the signing key
+	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation" json:"incarnation,omitempty"`
+	Node          string                 `protobuf:"bytes,9,opt,name=node" json:"node,omitempty"`             // the certificate's node id: nobody else can use the token
+	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal" json:"principal,omitempty"` // of the certificate that opened the session, 16 bytes: the token is void under another
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,9 +547,9 @@ func (x *TokenClaims) GetPrincipal() []byte {
 
 type SigningKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	PublicKey     []byte                 `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"` // Ed25519, 32 bytes
-	Sealed        []byte                 `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`                        // Ed25519 seed, sealed under the cluster's secret; in the metadata state only
+	Id            uint64                 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	PublicKey     []byte                 `protobuf:"bytes,2,opt,name=public_key,json=publicKey" json:"public_key,omitempty"` // Ed25519, 32 bytes
+	Sealed        []byte                 `protobuf:"bytes,3,opt,name=sealed" json:"sealed,omitempty"`                        // Ed25519 seed, sealed under the cluster's secret; in the metadata state only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -666,7 +666,7 @@ const file_hello_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
 	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x16\n" +
-	"\x06sealed\x18\x03 \x01(\fR\x06sealedB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x06sealed\x18\x03 \x01(\fR\x06sealedB4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_hello_proto_rawDescOnce sync.Once

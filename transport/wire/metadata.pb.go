@@ -511,18 +511,18 @@ func (MemberStage) EnumDescriptor() ([]byte, []int) {
 // number); repeating it gets the first answer.
 type MetaRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Session    uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
-	Number     uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                           // counts up from 1 in a session; 0 on a read
-	AckedBelow uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
+	Session    uint64                 `protobuf:"fixed64,1,opt,name=session" json:"session,omitempty"`
+	Number     uint64                 `protobuf:"varint,2,opt,name=number" json:"number,omitempty"`                           // counts up from 1 in a session; 0 on a read
+	AckedBelow uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
 	// Numbers from acked_below on whose answers no caller waits for, and that may not
 	// have arrived: a copy of them that arrives after this request changes nothing.
-	Abandoned    []uint64 `protobuf:"varint,6,rep,packed,name=abandoned,proto3" json:"abandoned,omitempty"`
-	Partition    uint32   `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
-	RoutingEpoch uint64   `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	Abandoned    []uint64 `protobuf:"varint,6,rep,packed,name=abandoned" json:"abandoned,omitempty"`
+	Partition    uint32   `protobuf:"varint,4,opt,name=partition" json:"partition,omitempty"`
+	RoutingEpoch uint64   `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch" json:"routing_epoch,omitempty"`
 	// The standing (Leases.epoch) of the session's cache. On a read, cache leases are
 	// requested under it. On a mutation, the session answers nothing about the named
 	// inodes from its cache until the answer. 0: no cache.
-	LeaseEpoch uint64 `protobuf:"varint,200,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	LeaseEpoch uint64 `protobuf:"varint,200,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
 	// The option of each request says what it does and who may send it: see Operation.
 	//
 	// Types that are valid to be assigned to Op:
@@ -1674,441 +1674,441 @@ type isMetaRequest_Op interface {
 
 type MetaRequest_OpenSession struct {
 	// Sessions and the cluster.
-	OpenSession *OpenSession `protobuf:"bytes,10,opt,name=open_session,json=openSession,proto3,oneof"`
+	OpenSession *OpenSession `protobuf:"bytes,10,opt,name=open_session,json=openSession,oneof"`
 }
 
 type MetaRequest_RenewSession struct {
-	RenewSession *RenewSession `protobuf:"bytes,11,opt,name=renew_session,json=renewSession,proto3,oneof"`
+	RenewSession *RenewSession `protobuf:"bytes,11,opt,name=renew_session,json=renewSession,oneof"`
 }
 
 type MetaRequest_CloseSession struct {
-	CloseSession *CloseSession `protobuf:"bytes,12,opt,name=close_session,json=closeSession,proto3,oneof"`
+	CloseSession *CloseSession `protobuf:"bytes,12,opt,name=close_session,json=closeSession,oneof"`
 }
 
 type MetaRequest_GetCluster struct {
-	GetCluster *GetCluster `protobuf:"bytes,13,opt,name=get_cluster,json=getCluster,proto3,oneof"`
+	GetCluster *GetCluster `protobuf:"bytes,13,opt,name=get_cluster,json=getCluster,oneof"`
 }
 
 type MetaRequest_GetTopology struct {
-	GetTopology *GetTopology `protobuf:"bytes,14,opt,name=get_topology,json=getTopology,proto3,oneof"`
+	GetTopology *GetTopology `protobuf:"bytes,14,opt,name=get_topology,json=getTopology,oneof"`
 }
 
 type MetaRequest_Lookup struct {
 	// Namespace.
-	Lookup *Lookup `protobuf:"bytes,20,opt,name=lookup,proto3,oneof"`
+	Lookup *Lookup `protobuf:"bytes,20,opt,name=lookup,oneof"`
 }
 
 type MetaRequest_Walk struct {
-	Walk *Walk `protobuf:"bytes,21,opt,name=walk,proto3,oneof"`
+	Walk *Walk `protobuf:"bytes,21,opt,name=walk,oneof"`
 }
 
 type MetaRequest_GetAttr struct {
-	GetAttr *GetAttr `protobuf:"bytes,22,opt,name=get_attr,json=getAttr,proto3,oneof"`
+	GetAttr *GetAttr `protobuf:"bytes,22,opt,name=get_attr,json=getAttr,oneof"`
 }
 
 type MetaRequest_ReadDir struct {
-	ReadDir *ReadDir `protobuf:"bytes,23,opt,name=read_dir,json=readDir,proto3,oneof"`
+	ReadDir *ReadDir `protobuf:"bytes,23,opt,name=read_dir,json=readDir,oneof"`
 }
 
 type MetaRequest_Create struct {
-	Create *Create `protobuf:"bytes,24,opt,name=create,proto3,oneof"`
+	Create *Create `protobuf:"bytes,24,opt,name=create,oneof"`
 }
 
 type MetaRequest_Rename struct {
-	Rename *Rename `protobuf:"bytes,25,opt,name=rename,proto3,oneof"`
+	Rename *Rename `protobuf:"bytes,25,opt,name=rename,oneof"`
 }
 
 type MetaRequest_Remove struct {
-	Remove *Remove `protobuf:"bytes,26,opt,name=remove,proto3,oneof"`
+	Remove *Remove `protobuf:"bytes,26,opt,name=remove,oneof"`
 }
 
 type MetaRequest_SetAttr struct {
-	SetAttr *SetAttr `protobuf:"bytes,27,opt,name=set_attr,json=setAttr,proto3,oneof"`
+	SetAttr *SetAttr `protobuf:"bytes,27,opt,name=set_attr,json=setAttr,oneof"`
 }
 
 type MetaRequest_RemoveTree struct {
-	RemoveTree *RemoveTree `protobuf:"bytes,28,opt,name=remove_tree,json=removeTree,proto3,oneof"`
+	RemoveTree *RemoveTree `protobuf:"bytes,28,opt,name=remove_tree,json=removeTree,oneof"`
 }
 
 type MetaRequest_Link struct {
-	Link *Link `protobuf:"bytes,29,opt,name=link,proto3,oneof"`
+	Link *Link `protobuf:"bytes,29,opt,name=link,oneof"`
 }
 
 type MetaRequest_Release struct {
-	Release *Release `protobuf:"bytes,30,opt,name=release,proto3,oneof"`
+	Release *Release `protobuf:"bytes,30,opt,name=release,oneof"`
 }
 
 type MetaRequest_SetXattr struct {
-	SetXattr *SetXattr `protobuf:"bytes,31,opt,name=set_xattr,json=setXattr,proto3,oneof"`
+	SetXattr *SetXattr `protobuf:"bytes,31,opt,name=set_xattr,json=setXattr,oneof"`
 }
 
 type MetaRequest_GetXattr struct {
-	GetXattr *GetXattr `protobuf:"bytes,32,opt,name=get_xattr,json=getXattr,proto3,oneof"`
+	GetXattr *GetXattr `protobuf:"bytes,32,opt,name=get_xattr,json=getXattr,oneof"`
 }
 
 type MetaRequest_Grant struct {
 	// Content.
-	Grant *Grant `protobuf:"bytes,40,opt,name=grant,proto3,oneof"`
+	Grant *Grant `protobuf:"bytes,40,opt,name=grant,oneof"`
 }
 
 type MetaRequest_EndGrant struct {
-	EndGrant *EndGrant `protobuf:"bytes,41,opt,name=end_grant,json=endGrant,proto3,oneof"`
+	EndGrant *EndGrant `protobuf:"bytes,41,opt,name=end_grant,json=endGrant,oneof"`
 }
 
 type MetaRequest_Place struct {
-	Place *Place `protobuf:"bytes,42,opt,name=place,proto3,oneof"`
+	Place *Place `protobuf:"bytes,42,opt,name=place,oneof"`
 }
 
 type MetaRequest_Commit struct {
-	Commit *Commit `protobuf:"bytes,43,opt,name=commit,proto3,oneof"`
+	Commit *Commit `protobuf:"bytes,43,opt,name=commit,oneof"`
 }
 
 type MetaRequest_GetExtents struct {
-	GetExtents *GetExtents `protobuf:"bytes,44,opt,name=get_extents,json=getExtents,proto3,oneof"`
+	GetExtents *GetExtents `protobuf:"bytes,44,opt,name=get_extents,json=getExtents,oneof"`
 }
 
 type MetaRequest_ReportBadChunks struct {
-	ReportBadChunks *ReportBadChunks `protobuf:"bytes,45,opt,name=report_bad_chunks,json=reportBadChunks,proto3,oneof"`
+	ReportBadChunks *ReportBadChunks `protobuf:"bytes,45,opt,name=report_bad_chunks,json=reportBadChunks,oneof"`
 }
 
 type MetaRequest_Clone struct {
-	Clone *Clone `protobuf:"bytes,46,opt,name=clone,proto3,oneof"`
+	Clone *Clone `protobuf:"bytes,46,opt,name=clone,oneof"`
 }
 
 type MetaRequest_RegisterHost struct {
 	// Chunkservers.
-	RegisterHost *RegisterHost `protobuf:"bytes,60,opt,name=register_host,json=registerHost,proto3,oneof"`
+	RegisterHost *RegisterHost `protobuf:"bytes,60,opt,name=register_host,json=registerHost,oneof"`
 }
 
 type MetaRequest_Heartbeat struct {
-	Heartbeat *Heartbeat `protobuf:"bytes,61,opt,name=heartbeat,proto3,oneof"`
+	Heartbeat *Heartbeat `protobuf:"bytes,61,opt,name=heartbeat,oneof"`
 }
 
 type MetaRequest_ReportChunks struct {
-	ReportChunks *ReportChunks `protobuf:"bytes,62,opt,name=report_chunks,json=reportChunks,proto3,oneof"`
+	ReportChunks *ReportChunks `protobuf:"bytes,62,opt,name=report_chunks,json=reportChunks,oneof"`
 }
 
 type MetaRequest_DeletedChunks struct {
-	DeletedChunks *DeletedChunks `protobuf:"bytes,63,opt,name=deleted_chunks,json=deletedChunks,proto3,oneof"`
+	DeletedChunks *DeletedChunks `protobuf:"bytes,63,opt,name=deleted_chunks,json=deletedChunks,oneof"`
 }
 
 type MetaRequest_SetDeviceState struct {
-	SetDeviceState *SetDeviceState `protobuf:"bytes,64,opt,name=set_device_state,json=setDeviceState,proto3,oneof"`
+	SetDeviceState *SetDeviceState `protobuf:"bytes,64,opt,name=set_device_state,json=setDeviceState,oneof"`
 }
 
 type MetaRequest_LeaseJobs struct {
 	// Jobs.
-	LeaseJobs *LeaseJobs `protobuf:"bytes,80,opt,name=lease_jobs,json=leaseJobs,proto3,oneof"`
+	LeaseJobs *LeaseJobs `protobuf:"bytes,80,opt,name=lease_jobs,json=leaseJobs,oneof"`
 }
 
 type MetaRequest_RenewJob struct {
-	RenewJob *RenewJob `protobuf:"bytes,81,opt,name=renew_job,json=renewJob,proto3,oneof"`
+	RenewJob *RenewJob `protobuf:"bytes,81,opt,name=renew_job,json=renewJob,oneof"`
 }
 
 type MetaRequest_FinishJob struct {
-	FinishJob *FinishJob `protobuf:"bytes,82,opt,name=finish_job,json=finishJob,proto3,oneof"`
+	FinishJob *FinishJob `protobuf:"bytes,82,opt,name=finish_job,json=finishJob,oneof"`
 }
 
 type MetaRequest_ListJobs struct {
-	ListJobs *ListJobs `protobuf:"bytes,83,opt,name=list_jobs,json=listJobs,proto3,oneof"`
+	ListJobs *ListJobs `protobuf:"bytes,83,opt,name=list_jobs,json=listJobs,oneof"`
 }
 
 type MetaRequest_CancelJob struct {
-	CancelJob *CancelJob `protobuf:"bytes,84,opt,name=cancel_job,json=cancelJob,proto3,oneof"`
+	CancelJob *CancelJob `protobuf:"bytes,84,opt,name=cancel_job,json=cancelJob,oneof"`
 }
 
 type MetaRequest_BeginRepair struct {
-	BeginRepair *BeginRepair `protobuf:"bytes,85,opt,name=begin_repair,json=beginRepair,proto3,oneof"`
+	BeginRepair *BeginRepair `protobuf:"bytes,85,opt,name=begin_repair,json=beginRepair,oneof"`
 }
 
 type MetaRequest_CommitRepair struct {
-	CommitRepair *CommitRepair `protobuf:"bytes,86,opt,name=commit_repair,json=commitRepair,proto3,oneof"`
+	CommitRepair *CommitRepair `protobuf:"bytes,86,opt,name=commit_repair,json=commitRepair,oneof"`
 }
 
 type MetaRequest_EndIntents struct {
-	EndIntents *EndIntents `protobuf:"bytes,87,opt,name=end_intents,json=endIntents,proto3,oneof"`
+	EndIntents *EndIntents `protobuf:"bytes,87,opt,name=end_intents,json=endIntents,oneof"`
 }
 
 type MetaRequest_OpenRun struct {
 	// Checkpoints.
-	OpenRun *OpenRun `protobuf:"bytes,100,opt,name=open_run,json=openRun,proto3,oneof"`
+	OpenRun *OpenRun `protobuf:"bytes,100,opt,name=open_run,json=openRun,oneof"`
 }
 
 type MetaRequest_BeginStep struct {
-	BeginStep *BeginStep `protobuf:"bytes,101,opt,name=begin_step,json=beginStep,proto3,oneof"`
+	BeginStep *BeginStep `protobuf:"bytes,101,opt,name=begin_step,json=beginStep,oneof"`
 }
 
 type MetaRequest_SealPart struct {
-	SealPart *SealPart `protobuf:"bytes,102,opt,name=seal_part,json=sealPart,proto3,oneof"`
+	SealPart *SealPart `protobuf:"bytes,102,opt,name=seal_part,json=sealPart,oneof"`
 }
 
 type MetaRequest_GetStep struct {
-	GetStep *GetStep `protobuf:"bytes,103,opt,name=get_step,json=getStep,proto3,oneof"`
+	GetStep *GetStep `protobuf:"bytes,103,opt,name=get_step,json=getStep,oneof"`
 }
 
 type MetaRequest_CommitStep struct {
-	CommitStep *CommitStep `protobuf:"bytes,104,opt,name=commit_step,json=commitStep,proto3,oneof"`
+	CommitStep *CommitStep `protobuf:"bytes,104,opt,name=commit_step,json=commitStep,oneof"`
 }
 
 type MetaRequest_AbortStep struct {
-	AbortStep *AbortStep `protobuf:"bytes,105,opt,name=abort_step,json=abortStep,proto3,oneof"`
+	AbortStep *AbortStep `protobuf:"bytes,105,opt,name=abort_step,json=abortStep,oneof"`
 }
 
 type MetaRequest_ListRuns struct {
-	ListRuns *ListRuns `protobuf:"bytes,106,opt,name=list_runs,json=listRuns,proto3,oneof"`
+	ListRuns *ListRuns `protobuf:"bytes,106,opt,name=list_runs,json=listRuns,oneof"`
 }
 
 type MetaRequest_ListSteps struct {
-	ListSteps *ListSteps `protobuf:"bytes,107,opt,name=list_steps,json=listSteps,proto3,oneof"`
+	ListSteps *ListSteps `protobuf:"bytes,107,opt,name=list_steps,json=listSteps,oneof"`
 }
 
 type MetaRequest_ResolveStep struct {
-	ResolveStep *ResolveStep `protobuf:"bytes,108,opt,name=resolve_step,json=resolveStep,proto3,oneof"`
+	ResolveStep *ResolveStep `protobuf:"bytes,108,opt,name=resolve_step,json=resolveStep,oneof"`
 }
 
 type MetaRequest_RemoveStep struct {
-	RemoveStep *RemoveStep `protobuf:"bytes,109,opt,name=remove_step,json=removeStep,proto3,oneof"`
+	RemoveStep *RemoveStep `protobuf:"bytes,109,opt,name=remove_step,json=removeStep,oneof"`
 }
 
 type MetaRequest_ListParts struct {
-	ListParts *ListParts `protobuf:"bytes,110,opt,name=list_parts,json=listParts,proto3,oneof"`
+	ListParts *ListParts `protobuf:"bytes,110,opt,name=list_parts,json=listParts,oneof"`
 }
 
 type MetaRequest_ClaimSlices struct {
-	ClaimSlices *ClaimSlices `protobuf:"bytes,112,opt,name=claim_slices,json=claimSlices,proto3,oneof"`
+	ClaimSlices *ClaimSlices `protobuf:"bytes,112,opt,name=claim_slices,json=claimSlices,oneof"`
 }
 
 type MetaRequest_LeaseStep struct {
-	LeaseStep *LeaseStep `protobuf:"bytes,680,opt,name=lease_step,json=leaseStep,proto3,oneof"`
+	LeaseStep *LeaseStep `protobuf:"bytes,680,opt,name=lease_step,json=leaseStep,oneof"`
 }
 
 type MetaRequest_MarkStep struct {
-	MarkStep *MarkStep `protobuf:"bytes,720,opt,name=mark_step,json=markStep,proto3,oneof"`
+	MarkStep *MarkStep `protobuf:"bytes,720,opt,name=mark_step,json=markStep,oneof"`
 }
 
 type MetaRequest_AdoptStep struct {
-	AdoptStep *AdoptStep `protobuf:"bytes,740,opt,name=adopt_step,json=adoptStep,proto3,oneof"`
+	AdoptStep *AdoptStep `protobuf:"bytes,740,opt,name=adopt_step,json=adoptStep,oneof"`
 }
 
 type MetaRequest_ReleaseStep struct {
-	ReleaseStep *ReleaseStep `protobuf:"bytes,681,opt,name=release_step,json=releaseStep,proto3,oneof"`
+	ReleaseStep *ReleaseStep `protobuf:"bytes,681,opt,name=release_step,json=releaseStep,oneof"`
 }
 
 type MetaRequest_QueueMove struct {
 	// The object tier, and policies.
-	QueueMove *QueueMove `protobuf:"bytes,120,opt,name=queue_move,json=queueMove,proto3,oneof"`
+	QueueMove *QueueMove `protobuf:"bytes,120,opt,name=queue_move,json=queueMove,oneof"`
 }
 
 type MetaRequest_BeginObject struct {
-	BeginObject *BeginObject `protobuf:"bytes,121,opt,name=begin_object,json=beginObject,proto3,oneof"`
+	BeginObject *BeginObject `protobuf:"bytes,121,opt,name=begin_object,json=beginObject,oneof"`
 }
 
 type MetaRequest_EndObject struct {
-	EndObject *EndObject `protobuf:"bytes,122,opt,name=end_object,json=endObject,proto3,oneof"`
+	EndObject *EndObject `protobuf:"bytes,122,opt,name=end_object,json=endObject,oneof"`
 }
 
 type MetaRequest_CommitFlush struct {
-	CommitFlush *CommitFlush `protobuf:"bytes,123,opt,name=commit_flush,json=commitFlush,proto3,oneof"`
+	CommitFlush *CommitFlush `protobuf:"bytes,123,opt,name=commit_flush,json=commitFlush,oneof"`
 }
 
 type MetaRequest_MoveObject struct {
-	MoveObject *MoveObject `protobuf:"bytes,124,opt,name=move_object,json=moveObject,proto3,oneof"`
+	MoveObject *MoveObject `protobuf:"bytes,124,opt,name=move_object,json=moveObject,oneof"`
 }
 
 type MetaRequest_CommitEvict struct {
-	CommitEvict *CommitEvict `protobuf:"bytes,125,opt,name=commit_evict,json=commitEvict,proto3,oneof"`
+	CommitEvict *CommitEvict `protobuf:"bytes,125,opt,name=commit_evict,json=commitEvict,oneof"`
 }
 
 type MetaRequest_CommitStage struct {
-	CommitStage *CommitStage `protobuf:"bytes,126,opt,name=commit_stage,json=commitStage,proto3,oneof"`
+	CommitStage *CommitStage `protobuf:"bytes,126,opt,name=commit_stage,json=commitStage,oneof"`
 }
 
 type MetaRequest_DeletedObject struct {
-	DeletedObject *DeletedObject `protobuf:"bytes,127,opt,name=deleted_object,json=deletedObject,proto3,oneof"`
+	DeletedObject *DeletedObject `protobuf:"bytes,127,opt,name=deleted_object,json=deletedObject,oneof"`
 }
 
 type MetaRequest_GetObject struct {
-	GetObject *GetObject `protobuf:"bytes,128,opt,name=get_object,json=getObject,proto3,oneof"`
+	GetObject *GetObject `protobuf:"bytes,128,opt,name=get_object,json=getObject,oneof"`
 }
 
 type MetaRequest_GetTier struct {
-	GetTier *GetTier `protobuf:"bytes,129,opt,name=get_tier,json=getTier,proto3,oneof"`
+	GetTier *GetTier `protobuf:"bytes,129,opt,name=get_tier,json=getTier,oneof"`
 }
 
 type MetaRequest_SetPolicy struct {
-	SetPolicy *SetPolicy `protobuf:"bytes,130,opt,name=set_policy,json=setPolicy,proto3,oneof"`
+	SetPolicy *SetPolicy `protobuf:"bytes,130,opt,name=set_policy,json=setPolicy,oneof"`
 }
 
 type MetaRequest_GetPolicy struct {
-	GetPolicy *GetPolicy `protobuf:"bytes,131,opt,name=get_policy,json=getPolicy,proto3,oneof"`
+	GetPolicy *GetPolicy `protobuf:"bytes,131,opt,name=get_policy,json=getPolicy,oneof"`
 }
 
 type MetaRequest_GetUsage struct {
 	// Usage and quotas.
-	GetUsage *GetUsage `protobuf:"bytes,220,opt,name=get_usage,json=getUsage,proto3,oneof"`
+	GetUsage *GetUsage `protobuf:"bytes,220,opt,name=get_usage,json=getUsage,oneof"`
 }
 
 type MetaRequest_SetQuota struct {
-	SetQuota *SetQuota `protobuf:"bytes,221,opt,name=set_quota,json=setQuota,proto3,oneof"`
+	SetQuota *SetQuota `protobuf:"bytes,221,opt,name=set_quota,json=setQuota,oneof"`
 }
 
 type MetaRequest_ListQuotas struct {
-	ListQuotas *ListQuotas `protobuf:"bytes,222,opt,name=list_quotas,json=listQuotas,proto3,oneof"`
+	ListQuotas *ListQuotas `protobuf:"bytes,222,opt,name=list_quotas,json=listQuotas,oneof"`
 }
 
 type MetaRequest_Recount struct {
-	Recount *Recount `protobuf:"bytes,223,opt,name=recount,proto3,oneof"`
+	Recount *Recount `protobuf:"bytes,223,opt,name=recount,oneof"`
 }
 
 type MetaRequest_CloneTree struct {
-	CloneTree *CloneTree `protobuf:"bytes,224,opt,name=clone_tree,json=cloneTree,proto3,oneof"`
+	CloneTree *CloneTree `protobuf:"bytes,224,opt,name=clone_tree,json=cloneTree,oneof"`
 }
 
 type MetaRequest_Concat struct {
-	Concat *Concat `protobuf:"bytes,320,opt,name=concat,proto3,oneof"`
+	Concat *Concat `protobuf:"bytes,320,opt,name=concat,oneof"`
 }
 
 type MetaRequest_RaiseRouting struct {
 	// Routing.
-	RaiseRouting *RaiseRouting `protobuf:"bytes,321,opt,name=raise_routing,json=raiseRouting,proto3,oneof"`
+	RaiseRouting *RaiseRouting `protobuf:"bytes,321,opt,name=raise_routing,json=raiseRouting,oneof"`
 }
 
 type MetaRequest_Leases struct {
 	// Leases and watches.
-	Leases *Leases `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
+	Leases *Leases `protobuf:"bytes,201,opt,name=leases,oneof"`
 }
 
 type MetaRequest_Watch struct {
-	Watch *Watch `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
+	Watch *Watch `protobuf:"bytes,202,opt,name=watch,oneof"`
 }
 
 type MetaRequest_SetLock struct {
 	// Advisory locks of files.
-	SetLock *SetLock `protobuf:"bytes,780,opt,name=set_lock,json=setLock,proto3,oneof"`
+	SetLock *SetLock `protobuf:"bytes,780,opt,name=set_lock,json=setLock,oneof"`
 }
 
 type MetaRequest_GetLock struct {
-	GetLock *GetLock `protobuf:"bytes,781,opt,name=get_lock,json=getLock,proto3,oneof"`
+	GetLock *GetLock `protobuf:"bytes,781,opt,name=get_lock,json=getLock,oneof"`
 }
 
 type MetaRequest_AwaitLock struct {
-	AwaitLock *AwaitLock `protobuf:"bytes,782,opt,name=await_lock,json=awaitLock,proto3,oneof"`
+	AwaitLock *AwaitLock `protobuf:"bytes,782,opt,name=await_lock,json=awaitLock,oneof"`
 }
 
 type MetaRequest_Delegate struct {
 	// Directories that a session changes by itself, and sends the changes in batches.
-	Delegate *Delegate `protobuf:"bytes,800,opt,name=delegate,proto3,oneof"`
+	Delegate *Delegate `protobuf:"bytes,800,opt,name=delegate,oneof"`
 }
 
 type MetaRequest_EndDelegation struct {
-	EndDelegation *EndDelegation `protobuf:"bytes,801,opt,name=end_delegation,json=endDelegation,proto3,oneof"`
+	EndDelegation *EndDelegation `protobuf:"bytes,801,opt,name=end_delegation,json=endDelegation,oneof"`
 }
 
 type MetaRequest_Batch struct {
-	Batch *Batch `protobuf:"bytes,802,opt,name=batch,proto3,oneof"`
+	Batch *Batch `protobuf:"bytes,802,opt,name=batch,oneof"`
 }
 
 type MetaRequest_MemberBeat struct {
 	// The metadata servers themselves.
-	MemberBeat *MemberBeat `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
+	MemberBeat *MemberBeat `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,oneof"`
 }
 
 type MetaRequest_GetMembers struct {
-	GetMembers *GetMembers `protobuf:"bytes,241,opt,name=get_members,json=getMembers,proto3,oneof"`
+	GetMembers *GetMembers `protobuf:"bytes,241,opt,name=get_members,json=getMembers,oneof"`
 }
 
 type MetaRequest_AddMember struct {
-	AddMember *AddMember `protobuf:"bytes,242,opt,name=add_member,json=addMember,proto3,oneof"`
+	AddMember *AddMember `protobuf:"bytes,242,opt,name=add_member,json=addMember,oneof"`
 }
 
 type MetaRequest_RemoveMember struct {
-	RemoveMember *RemoveMember `protobuf:"bytes,243,opt,name=remove_member,json=removeMember,proto3,oneof"`
+	RemoveMember *RemoveMember `protobuf:"bytes,243,opt,name=remove_member,json=removeMember,oneof"`
 }
 
 type MetaRequest_FinishUpgrade struct {
-	FinishUpgrade *FinishUpgrade `protobuf:"bytes,244,opt,name=finish_upgrade,json=finishUpgrade,proto3,oneof"`
+	FinishUpgrade *FinishUpgrade `protobuf:"bytes,244,opt,name=finish_upgrade,json=finishUpgrade,oneof"`
 }
 
 type MetaRequest_ReadBackup struct {
-	ReadBackup *ReadBackup `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
+	ReadBackup *ReadBackup `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,oneof"`
 }
 
 type MetaRequest_SetMaintenance struct {
 	// Hosts as a whole.
-	SetMaintenance *SetMaintenance `protobuf:"bytes,450,opt,name=set_maintenance,json=setMaintenance,proto3,oneof"`
+	SetMaintenance *SetMaintenance `protobuf:"bytes,450,opt,name=set_maintenance,json=setMaintenance,oneof"`
 }
 
 type MetaRequest_SetHostState struct {
-	SetHostState *SetHostState `protobuf:"bytes,451,opt,name=set_host_state,json=setHostState,proto3,oneof"`
+	SetHostState *SetHostState `protobuf:"bytes,451,opt,name=set_host_state,json=setHostState,oneof"`
 }
 
 type MetaRequest_StartScrub struct {
-	StartScrub *StartScrub `protobuf:"bytes,452,opt,name=start_scrub,json=startScrub,proto3,oneof"`
+	StartScrub *StartScrub `protobuf:"bytes,452,opt,name=start_scrub,json=startScrub,oneof"`
 }
 
 type MetaRequest_GetLeader struct {
-	GetLeader *GetLeader `protobuf:"bytes,340,opt,name=get_leader,json=getLeader,proto3,oneof"`
+	GetLeader *GetLeader `protobuf:"bytes,340,opt,name=get_leader,json=getLeader,oneof"`
 }
 
 type MetaRequest_GetMember struct {
-	GetMember *GetMember `protobuf:"bytes,342,opt,name=get_member,json=getMember,proto3,oneof"`
+	GetMember *GetMember `protobuf:"bytes,342,opt,name=get_member,json=getMember,oneof"`
 }
 
 type MetaRequest_ListQuarantine struct {
-	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,proto3,oneof"`
+	ListQuarantine *ListQuarantine `protobuf:"bytes,341,opt,name=list_quarantine,json=listQuarantine,oneof"`
 }
 
 type MetaRequest_SettleChunks struct {
 	// Chunks that are only in memory.
-	SettleChunks *SettleChunks `protobuf:"bytes,460,opt,name=settle_chunks,json=settleChunks,proto3,oneof"`
+	SettleChunks *SettleChunks `protobuf:"bytes,460,opt,name=settle_chunks,json=settleChunks,oneof"`
 }
 
 type MetaRequest_ListMemory struct {
-	ListMemory *ListMemory `protobuf:"bytes,461,opt,name=list_memory,json=listMemory,proto3,oneof"`
+	ListMemory *ListMemory `protobuf:"bytes,461,opt,name=list_memory,json=listMemory,oneof"`
 }
 
 type MetaRequest_ListLost struct {
-	ListLost *ListLost `protobuf:"bytes,462,opt,name=list_lost,json=listLost,proto3,oneof"`
+	ListLost *ListLost `protobuf:"bytes,462,opt,name=list_lost,json=listLost,oneof"`
 }
 
 type MetaRequest_SetRebalance struct {
 	// How full devices are, compared with each other.
-	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,proto3,oneof"`
+	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,oneof"`
 }
 
 type MetaRequest_CommitRewrite struct {
 	// Stripes that are mostly dead.
-	CommitRewrite *CommitRewrite `protobuf:"bytes,490,opt,name=commit_rewrite,json=commitRewrite,proto3,oneof"`
+	CommitRewrite *CommitRewrite `protobuf:"bytes,490,opt,name=commit_rewrite,json=commitRewrite,oneof"`
 }
 
 type MetaRequest_CheckChunks struct {
-	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
+	CheckChunks *CheckChunks `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,oneof"`
 }
 
 type MetaRequest_DropChunks struct {
-	DropChunks *DropChunks `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
+	DropChunks *DropChunks `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,oneof"`
 }
 
 type MetaRequest_RevokeCert struct {
 	// Certificates that are no longer accepted.
-	RevokeCert *RevokeCert `protobuf:"bytes,620,opt,name=revoke_cert,json=revokeCert,proto3,oneof"`
+	RevokeCert *RevokeCert `protobuf:"bytes,620,opt,name=revoke_cert,json=revokeCert,oneof"`
 }
 
 type MetaRequest_ListRevoked struct {
-	ListRevoked *ListRevoked `protobuf:"bytes,621,opt,name=list_revoked,json=listRevoked,proto3,oneof"`
+	ListRevoked *ListRevoked `protobuf:"bytes,621,opt,name=list_revoked,json=listRevoked,oneof"`
 }
 
 type MetaRequest_ReportObjects struct {
 	// Objects that are not in their bucket as recorded.
-	ReportObjects *ReportObjects `protobuf:"bytes,132,opt,name=report_objects,json=reportObjects,proto3,oneof"`
+	ReportObjects *ReportObjects `protobuf:"bytes,132,opt,name=report_objects,json=reportObjects,oneof"`
 }
 
 type MetaRequest_CheckObjects struct {
-	CheckObjects *CheckObjects `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,proto3,oneof"`
+	CheckObjects *CheckObjects `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,oneof"`
 }
 
 type MetaRequest_ListBadObjects struct {
-	ListBadObjects *ListBadObjects `protobuf:"bytes,134,opt,name=list_bad_objects,json=listBadObjects,proto3,oneof"`
+	ListBadObjects *ListBadObjects `protobuf:"bytes,134,opt,name=list_bad_objects,json=listBadObjects,oneof"`
 }
 
 func (*MetaRequest_OpenSession) isMetaRequest_Op() {}
@@ -2323,8 +2323,8 @@ func (*MetaRequest_ListBadObjects) isMetaRequest_Op() {}
 
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Lease *LeaseGrant            `protobuf:"bytes,203,opt,name=lease,proto3" json:"lease,omitempty"` // if the request has a lease_epoch
+	Error *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Lease *LeaseGrant            `protobuf:"bytes,203,opt,name=lease" json:"lease,omitempty"` // if the request has a lease_epoch
 	// Types that are valid to be assigned to Result:
 	//
 	//	*MetaResponse_Session
@@ -2888,203 +2888,203 @@ type isMetaResponse_Result interface {
 }
 
 type MetaResponse_Session struct {
-	Session *SessionReply `protobuf:"bytes,10,opt,name=session,proto3,oneof"`
+	Session *SessionReply `protobuf:"bytes,10,opt,name=session,oneof"`
 }
 
 type MetaResponse_Cluster struct {
-	Cluster *ClusterReply `protobuf:"bytes,13,opt,name=cluster,proto3,oneof"`
+	Cluster *ClusterReply `protobuf:"bytes,13,opt,name=cluster,oneof"`
 }
 
 type MetaResponse_Topology struct {
-	Topology *Topology `protobuf:"bytes,14,opt,name=topology,proto3,oneof"`
+	Topology *Topology `protobuf:"bytes,14,opt,name=topology,oneof"`
 }
 
 type MetaResponse_Entry struct {
-	Entry *EntryReply `protobuf:"bytes,20,opt,name=entry,proto3,oneof"` // Lookup, Create, Rename, SetAttr, GetAttr
+	Entry *EntryReply `protobuf:"bytes,20,opt,name=entry,oneof"` // Lookup, Create, Rename, SetAttr, GetAttr
 }
 
 type MetaResponse_Walk struct {
-	Walk *WalkReply `protobuf:"bytes,21,opt,name=walk,proto3,oneof"`
+	Walk *WalkReply `protobuf:"bytes,21,opt,name=walk,oneof"`
 }
 
 type MetaResponse_ReadDir struct {
-	ReadDir *ReadDirReply `protobuf:"bytes,23,opt,name=read_dir,json=readDir,proto3,oneof"`
+	ReadDir *ReadDirReply `protobuf:"bytes,23,opt,name=read_dir,json=readDir,oneof"`
 }
 
 type MetaResponse_Remove struct {
-	Remove *RemoveReply `protobuf:"bytes,26,opt,name=remove,proto3,oneof"`
+	Remove *RemoveReply `protobuf:"bytes,26,opt,name=remove,oneof"`
 }
 
 type MetaResponse_Grant struct {
-	Grant *GrantReply `protobuf:"bytes,40,opt,name=grant,proto3,oneof"`
+	Grant *GrantReply `protobuf:"bytes,40,opt,name=grant,oneof"`
 }
 
 type MetaResponse_Place struct {
-	Place *PlaceReply `protobuf:"bytes,42,opt,name=place,proto3,oneof"`
+	Place *PlaceReply `protobuf:"bytes,42,opt,name=place,oneof"`
 }
 
 type MetaResponse_Commit struct {
-	Commit *CommitReply `protobuf:"bytes,43,opt,name=commit,proto3,oneof"`
+	Commit *CommitReply `protobuf:"bytes,43,opt,name=commit,oneof"`
 }
 
 type MetaResponse_Extents struct {
-	Extents *ExtentsReply `protobuf:"bytes,44,opt,name=extents,proto3,oneof"`
+	Extents *ExtentsReply `protobuf:"bytes,44,opt,name=extents,oneof"`
 }
 
 type MetaResponse_RegisterHost struct {
-	RegisterHost *RegisterHostReply `protobuf:"bytes,60,opt,name=register_host,json=registerHost,proto3,oneof"`
+	RegisterHost *RegisterHostReply `protobuf:"bytes,60,opt,name=register_host,json=registerHost,oneof"`
 }
 
 type MetaResponse_Heartbeat struct {
-	Heartbeat *HeartbeatReply `protobuf:"bytes,61,opt,name=heartbeat,proto3,oneof"`
+	Heartbeat *HeartbeatReply `protobuf:"bytes,61,opt,name=heartbeat,oneof"`
 }
 
 type MetaResponse_ReportChunks struct {
-	ReportChunks *ReportChunksReply `protobuf:"bytes,62,opt,name=report_chunks,json=reportChunks,proto3,oneof"`
+	ReportChunks *ReportChunksReply `protobuf:"bytes,62,opt,name=report_chunks,json=reportChunks,oneof"`
 }
 
 type MetaResponse_Jobs struct {
-	Jobs *JobsReply `protobuf:"bytes,80,opt,name=jobs,proto3,oneof"`
+	Jobs *JobsReply `protobuf:"bytes,80,opt,name=jobs,oneof"`
 }
 
 type MetaResponse_BeginRepair struct {
-	BeginRepair *BeginRepairReply `protobuf:"bytes,85,opt,name=begin_repair,json=beginRepair,proto3,oneof"`
+	BeginRepair *BeginRepairReply `protobuf:"bytes,85,opt,name=begin_repair,json=beginRepair,oneof"`
 }
 
 type MetaResponse_CommitRepair struct {
-	CommitRepair *CommitRepairReply `protobuf:"bytes,86,opt,name=commit_repair,json=commitRepair,proto3,oneof"`
+	CommitRepair *CommitRepairReply `protobuf:"bytes,86,opt,name=commit_repair,json=commitRepair,oneof"`
 }
 
 type MetaResponse_Run struct {
-	Run *RunReply `protobuf:"bytes,100,opt,name=run,proto3,oneof"`
+	Run *RunReply `protobuf:"bytes,100,opt,name=run,oneof"`
 }
 
 type MetaResponse_Step struct {
-	Step *StepReply `protobuf:"bytes,101,opt,name=step,proto3,oneof"`
+	Step *StepReply `protobuf:"bytes,101,opt,name=step,oneof"`
 }
 
 type MetaResponse_Runs struct {
-	Runs *RunsReply `protobuf:"bytes,106,opt,name=runs,proto3,oneof"`
+	Runs *RunsReply `protobuf:"bytes,106,opt,name=runs,oneof"`
 }
 
 type MetaResponse_Steps struct {
-	Steps *StepsReply `protobuf:"bytes,107,opt,name=steps,proto3,oneof"`
+	Steps *StepsReply `protobuf:"bytes,107,opt,name=steps,oneof"`
 }
 
 type MetaResponse_Parts struct {
-	Parts *PartsReply `protobuf:"bytes,110,opt,name=parts,proto3,oneof"`
+	Parts *PartsReply `protobuf:"bytes,110,opt,name=parts,oneof"`
 }
 
 type MetaResponse_Xattr struct {
-	Xattr *XattrReply `protobuf:"bytes,111,opt,name=xattr,proto3,oneof"`
+	Xattr *XattrReply `protobuf:"bytes,111,opt,name=xattr,oneof"`
 }
 
 type MetaResponse_Claims struct {
-	Claims *ClaimsReply `protobuf:"bytes,112,opt,name=claims,proto3,oneof"`
+	Claims *ClaimsReply `protobuf:"bytes,112,opt,name=claims,oneof"`
 }
 
 type MetaResponse_Object struct {
-	Object *ObjectReply `protobuf:"bytes,128,opt,name=object,proto3,oneof"`
+	Object *ObjectReply `protobuf:"bytes,128,opt,name=object,oneof"`
 }
 
 type MetaResponse_Tier struct {
-	Tier *TierReply `protobuf:"bytes,129,opt,name=tier,proto3,oneof"`
+	Tier *TierReply `protobuf:"bytes,129,opt,name=tier,oneof"`
 }
 
 type MetaResponse_Policy struct {
-	Policy *PolicyReply `protobuf:"bytes,131,opt,name=policy,proto3,oneof"`
+	Policy *PolicyReply `protobuf:"bytes,131,opt,name=policy,oneof"`
 }
 
 type MetaResponse_Usage struct {
-	Usage *UsageReply `protobuf:"bytes,220,opt,name=usage,proto3,oneof"`
+	Usage *UsageReply `protobuf:"bytes,220,opt,name=usage,oneof"`
 }
 
 type MetaResponse_Quotas struct {
-	Quotas *QuotasReply `protobuf:"bytes,222,opt,name=quotas,proto3,oneof"`
+	Quotas *QuotasReply `protobuf:"bytes,222,opt,name=quotas,oneof"`
 }
 
 type MetaResponse_MemberBeat struct {
-	MemberBeat *MemberBeatReply `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,proto3,oneof"`
+	MemberBeat *MemberBeatReply `protobuf:"bytes,240,opt,name=member_beat,json=memberBeat,oneof"`
 }
 
 type MetaResponse_Members struct {
-	Members *MembersReply `protobuf:"bytes,241,opt,name=members,proto3,oneof"`
+	Members *MembersReply `protobuf:"bytes,241,opt,name=members,oneof"`
 }
 
 type MetaResponse_ReadBackup struct {
-	ReadBackup *ReadBackupReply `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,proto3,oneof"`
+	ReadBackup *ReadBackupReply `protobuf:"bytes,245,opt,name=read_backup,json=readBackup,oneof"`
 }
 
 type MetaResponse_Leader struct {
-	Leader *LeaderReply `protobuf:"bytes,340,opt,name=leader,proto3,oneof"`
+	Leader *LeaderReply `protobuf:"bytes,340,opt,name=leader,oneof"`
 }
 
 type MetaResponse_Member struct {
-	Member *MemberReply `protobuf:"bytes,342,opt,name=member,proto3,oneof"`
+	Member *MemberReply `protobuf:"bytes,342,opt,name=member,oneof"`
 }
 
 type MetaResponse_Quarantine struct {
-	Quarantine *QuarantineReply `protobuf:"bytes,341,opt,name=quarantine,proto3,oneof"`
+	Quarantine *QuarantineReply `protobuf:"bytes,341,opt,name=quarantine,oneof"`
 }
 
 type MetaResponse_Done struct {
-	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation without a result
+	Done *Done `protobuf:"bytes,200,opt,name=done,oneof"` // a mutation without a result
 }
 
 type MetaResponse_Leases struct {
-	Leases *LeasesReply `protobuf:"bytes,201,opt,name=leases,proto3,oneof"`
+	Leases *LeasesReply `protobuf:"bytes,201,opt,name=leases,oneof"`
 }
 
 type MetaResponse_Watch struct {
-	Watch *WatchReply `protobuf:"bytes,202,opt,name=watch,proto3,oneof"`
+	Watch *WatchReply `protobuf:"bytes,202,opt,name=watch,oneof"`
 }
 
 type MetaResponse_Memory struct {
-	Memory *MemoryReply `protobuf:"bytes,461,opt,name=memory,proto3,oneof"`
+	Memory *MemoryReply `protobuf:"bytes,461,opt,name=memory,oneof"`
 }
 
 type MetaResponse_Lost struct {
-	Lost *LostReply `protobuf:"bytes,462,opt,name=lost,proto3,oneof"`
+	Lost *LostReply `protobuf:"bytes,462,opt,name=lost,oneof"`
 }
 
 type MetaResponse_CheckChunks struct {
-	CheckChunks *CheckChunksReply `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,proto3,oneof"`
+	CheckChunks *CheckChunksReply `protobuf:"bytes,480,opt,name=check_chunks,json=checkChunks,oneof"`
 }
 
 type MetaResponse_DropChunks struct {
-	DropChunks *DropChunksReply `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,proto3,oneof"`
+	DropChunks *DropChunksReply `protobuf:"bytes,481,opt,name=drop_chunks,json=dropChunks,oneof"`
 }
 
 type MetaResponse_Adopt struct {
-	Adopt *AdoptReply `protobuf:"bytes,640,opt,name=adopt,proto3,oneof"` // of the leader's own command
+	Adopt *AdoptReply `protobuf:"bytes,640,opt,name=adopt,oneof"` // of the leader's own command
 }
 
 type MetaResponse_Rewrite struct {
-	Rewrite *RewriteReply `protobuf:"bytes,490,opt,name=rewrite,proto3,oneof"`
+	Rewrite *RewriteReply `protobuf:"bytes,490,opt,name=rewrite,oneof"`
 }
 
 type MetaResponse_Revoked struct {
-	Revoked *RevokedReply `protobuf:"bytes,621,opt,name=revoked,proto3,oneof"`
+	Revoked *RevokedReply `protobuf:"bytes,621,opt,name=revoked,oneof"`
 }
 
 type MetaResponse_CheckObjects struct {
-	CheckObjects *CheckObjectsReply `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,proto3,oneof"`
+	CheckObjects *CheckObjectsReply `protobuf:"bytes,133,opt,name=check_objects,json=checkObjects,oneof"`
 }
 
 type MetaResponse_BadObjects struct {
-	BadObjects *BadObjectsReply `protobuf:"bytes,134,opt,name=bad_objects,json=badObjects,proto3,oneof"`
+	BadObjects *BadObjectsReply `protobuf:"bytes,134,opt,name=bad_objects,json=badObjects,oneof"`
 }
 
 type MetaResponse_Lock struct {
-	Lock *LockReply `protobuf:"bytes,780,opt,name=lock,proto3,oneof"`
+	Lock *LockReply `protobuf:"bytes,780,opt,name=lock,oneof"`
 }
 
 type MetaResponse_Delegate struct {
-	Delegate *DelegateReply `protobuf:"bytes,800,opt,name=delegate,proto3,oneof"`
+	Delegate *DelegateReply `protobuf:"bytes,800,opt,name=delegate,oneof"`
 }
 
 type MetaResponse_Batch struct {
-	Batch *BatchReply `protobuf:"bytes,802,opt,name=batch,proto3,oneof"`
+	Batch *BatchReply `protobuf:"bytes,802,opt,name=batch,oneof"`
 }
 
 func (*MetaResponse_Session) isMetaResponse_Result() {}
@@ -3228,12 +3228,12 @@ func (*Done) Descriptor() ([]byte, []int) {
 // time.
 type Revocation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                     // SHA-256 of the SubjectPublicKeyInfo, 32 bytes
-	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                               // hexadecimal
-	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                   // with a key or a serial number: its holder, for people
-	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`                                   // empty: any
-	IssuedUntil   int64                  `protobuf:"varint,5,opt,name=issued_until,json=issuedUntil,proto3" json:"issued_until,omitempty"` // of a node: seconds since the epoch; 0: filled in by the service
-	At            int64                  `protobuf:"varint,7,opt,name=at,proto3" json:"at,omitempty"`                                      // when it was revoked; filled in by the service
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`                                     // SHA-256 of the SubjectPublicKeyInfo, 32 bytes
+	Serial        string                 `protobuf:"bytes,2,opt,name=serial" json:"serial,omitempty"`                               // hexadecimal
+	Node          string                 `protobuf:"bytes,3,opt,name=node" json:"node,omitempty"`                                   // with a key or a serial number: its holder, for people
+	Role          string                 `protobuf:"bytes,4,opt,name=role" json:"role,omitempty"`                                   // empty: any
+	IssuedUntil   int64                  `protobuf:"varint,5,opt,name=issued_until,json=issuedUntil" json:"issued_until,omitempty"` // of a node: seconds since the epoch; 0: filled in by the service
+	At            int64                  `protobuf:"varint,7,opt,name=at" json:"at,omitempty"`                                      // when it was revoked; filled in by the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3312,8 +3312,8 @@ func (x *Revocation) GetAt() int64 {
 
 type RevokeCert struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"` // 64 at most
-	Undo          bool                   `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`              // remove them from the list
+	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations" json:"revocations,omitempty"` // 64 at most
+	Undo          bool                   `protobuf:"varint,2,opt,name=undo" json:"undo,omitempty"`              // remove them from the list
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3400,7 +3400,7 @@ func (*ListRevoked) Descriptor() ([]byte, []int) {
 
 type RevokedReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"`
+	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations" json:"revocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3444,14 +3444,14 @@ func (x *RevokedReply) GetRevocations() []*Revocation {
 
 type OpenSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`   // filled in by the service from the certificate
-	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // absolute path; filled in from the certificate, and no wider
-	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	Squash        bool                   `protobuf:"varint,4,opt,name=squash,proto3" json:"squash,omitempty"`
-	Role          string                 `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`        // filled in from the certificate
-	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
-	Leases        bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"` // the session may hold leases
-	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn,proto3" json:"drawn,omitempty"`   // random part of the session's number, 40 bits and not 0; filled in by the service
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`   // filled in by the service from the certificate
+	Scope         string                 `protobuf:"bytes,2,opt,name=scope" json:"scope,omitempty"` // absolute path; filled in from the certificate, and no wider
+	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly" json:"read_only,omitempty"`
+	Squash        bool                   `protobuf:"varint,4,opt,name=squash" json:"squash,omitempty"`
+	Role          string                 `protobuf:"bytes,5,opt,name=role" json:"role,omitempty"`        // filled in from the certificate
+	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
+	Leases        bool                   `protobuf:"varint,200,opt,name=leases" json:"leases,omitempty"` // the session may hold leases
+	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn" json:"drawn,omitempty"`   // random part of the session's number, 40 bits and not 0; filled in by the service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3544,8 +3544,8 @@ func (x *OpenSession) GetDrawn() uint64 {
 
 type RenewSession struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	WantToken      bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken,proto3" json:"want_token,omitempty"`
-	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the client's list of revoked servers; 0: none
+	WantToken      bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken" json:"want_token,omitempty"`
+	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"` // of the client's list of revoked servers; 0: none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3632,21 +3632,21 @@ func (*CloseSession) Descriptor() ([]byte, []int) {
 
 type SessionReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Session         uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
-	TermMillis      uint64                 `protobuf:"varint,2,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`       // the session ends this long after its last renewal
-	Token           []byte                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`                                    // a SessionToken
-	TokenExpires    int64                  `protobuf:"varint,4,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"` // wall clock, seconds since the epoch
-	Cluster         []byte                 `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation     uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's current one
-	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode at which the session's paths start
-	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
-	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all current metadata servers, so that a client learns of changes
-	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the current one; 0: a build that has none
-	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
-	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer checks the space before it sends bytes
-	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"`  // of the current list of revoked server certificates
-	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                       // that list, if the client has another
+	Session         uint64                 `protobuf:"fixed64,1,opt,name=session" json:"session,omitempty"`
+	TermMillis      uint64                 `protobuf:"varint,2,opt,name=term_millis,json=termMillis" json:"term_millis,omitempty"`       // the session ends this long after its last renewal
+	Token           []byte                 `protobuf:"bytes,3,opt,name=token" json:"token,omitempty"`                                    // a SessionToken
+	TokenExpires    int64                  `protobuf:"varint,4,opt,name=token_expires,json=tokenExpires" json:"token_expires,omitempty"` // wall clock, seconds since the epoch
+	Cluster         []byte                 `protobuf:"bytes,5,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation     uint64                 `protobuf:"varint,6,opt,name=incarnation" json:"incarnation,omitempty"`
+	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion" json:"topology_version,omitempty"` // the leader's current one
+	Root            uint64                 `protobuf:"fixed64,8,opt,name=root" json:"root,omitempty"`                                             // inode at which the session's paths start
+	Leases          bool                   `protobuf:"varint,200,opt,name=leases" json:"leases,omitempty"`                                        // leases are granted to it
+	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata" json:"metadata,omitempty"`                                     // all current metadata servers, so that a client learns of changes
+	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch" json:"routing_epoch,omitempty"`        // the current one; 0: a build that has none
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark" json:"mark,omitempty"`                                             // of the incarnation
+	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer checks the space before it sends bytes
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"`  // of the current list of revoked server certificates
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked" json:"revoked,omitempty"`                                       // that list, if the client has another
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3791,7 +3791,7 @@ type GetCluster struct {
 	// The leader answers when every host and metadata server that it considers alive
 	// was seen since the request came, or is known to be silent: a few seconds at most.
 	// Those not seen by then are reported as unknown.
-	Fresh         bool `protobuf:"varint,700,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Fresh         bool `protobuf:"varint,700,opt,name=fresh" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3835,17 +3835,17 @@ func (x *GetCluster) GetFresh() bool {
 
 type MetadataNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	Voter         bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
-	Applied       uint64                 `protobuf:"varint,5,opt,name=applied,proto3" json:"applied,omitempty"` // known for the answering node and, on the leader, for followers as matched
-	Alive         bool                   `protobuf:"varint,6,opt,name=alive,proto3" json:"alive,omitempty"`
-	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
-	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
-	Seen          bool                   `protobuf:"varint,700,opt,name=seen,proto3" json:"seen,omitempty"`                         // by the answering node, and since a fresh request came: it is known whether it is alive
-	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled,proto3" json:"stalled,omitempty"` // why it waits for its disk, while no other voter can lead
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses" json:"addresses,omitempty"`
+	Leader        bool                   `protobuf:"varint,3,opt,name=leader" json:"leader,omitempty"`
+	Voter         bool                   `protobuf:"varint,4,opt,name=voter" json:"voter,omitempty"`
+	Applied       uint64                 `protobuf:"varint,5,opt,name=applied" json:"applied,omitempty"` // known for the answering node and, on the leader, for followers as matched
+	Alive         bool                   `protobuf:"varint,6,opt,name=alive" json:"alive,omitempty"`
+	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress" json:"admin_address,omitempty"`
+	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace" json:"low_space,omitempty"` // its disk is nearly full
+	Seen          bool                   `protobuf:"varint,700,opt,name=seen" json:"seen,omitempty"`                         // by the answering node, and since a fresh request came: it is known whether it is alive
+	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint" json:"endpoint,omitempty"`
+	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled" json:"stalled,omitempty"` // why it waits for its disk, while no other voter can lead
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3959,42 +3959,42 @@ func (x *MetadataNode) GetStalled() string {
 
 type ClusterReply struct {
 	state                  protoimpl.MessageState `protogen:"open.v1"`
-	Cluster                []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation            uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	FeatureLevel           uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	Metadata               []*MetadataNode        `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty"`
-	Topology               *Topology              `protobuf:"bytes,5,opt,name=topology,proto3" json:"topology,omitempty"`
-	ClusterTimeMillis      uint64                 `protobuf:"varint,6,opt,name=cluster_time_millis,json=clusterTimeMillis,proto3" json:"cluster_time_millis,omitempty"`
-	DefaultScheme          *Scheme                `protobuf:"bytes,7,opt,name=default_scheme,json=defaultScheme,proto3" json:"default_scheme,omitempty"`
-	RepairQueued           uint64                 `protobuf:"varint,8,opt,name=repair_queued,json=repairQueued,proto3" json:"repair_queued,omitempty"` // stripes waiting for repair
-	RepairRunning          uint64                 `protobuf:"varint,9,opt,name=repair_running,json=repairRunning,proto3" json:"repair_running,omitempty"`
-	StripesBySpare         []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare,proto3" json:"stripes_by_spare,omitempty"`                    // stripes queued for repair, by how many more host losses they survive
-	PendingBytes           uint64                 `protobuf:"varint,11,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`                                   // dead, waiting for deletion
-	KeptBytes              uint64                 `protobuf:"varint,31,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`                                            // also dead, and kept for the backup horizon: not in pending_bytes
-	BackupHorizonMillis    uint64                 `protobuf:"varint,32,opt,name=backup_horizon_millis,json=backupHorizonMillis,proto3" json:"backup_horizon_millis,omitempty"`            // for how long they must be kept; 0: not kept
-	BackupHorizonNowMillis uint64                 `protobuf:"varint,33,opt,name=backup_horizon_now_millis,json=backupHorizonNowMillis,proto3" json:"backup_horizon_now_millis,omitempty"` // for how long all of them are kept now: devices that become full free some first
-	LeakedBytes            uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes,proto3" json:"leaked_bytes,omitempty"`                                      // held by devices, unexplained
-	Sessions               uint64                 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	Inodes                 uint64                 `protobuf:"varint,14,opt,name=inodes,proto3" json:"inodes,omitempty"`
-	Stripes                uint64                 `protobuf:"varint,15,opt,name=stripes,proto3" json:"stripes,omitempty"`
-	Commands               uint64                 `protobuf:"varint,16,opt,name=commands,proto3" json:"commands,omitempty"`                          // applied in all
-	Entries                uint64                 `protobuf:"varint,17,opt,name=entries,proto3" json:"entries,omitempty"`                            // Raft entries that held them
-	LostStripes            uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes,proto3" json:"lost_stripes,omitempty"` // fewer than k chunks left
-	Healing                *Healing               `protobuf:"bytes,450,opt,name=healing,proto3" json:"healing,omitempty"`
-	RoutingEpoch           uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	Rebalance              *Rebalance             `protobuf:"bytes,470,opt,name=rebalance,proto3" json:"rebalance,omitempty"`
-	Rewriting              *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
-	Waits                  *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`               // of a queue that is not empty
-	Unreported             uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
-	Backups                *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // the leader's automatic backups; unset: it takes none
-	Insecure               bool                   `protobuf:"varint,740,opt,name=insecure,proto3" json:"insecure,omitempty"`        // the servers have no certificates
-	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, if the leader has seen them
-	Buckets                []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
-	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
-	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects,proto3" json:"lost_objects,omitempty"` // not in their bucket as recorded, and files have bytes only in them
-	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects,proto3" json:"bad_objects,omitempty"`    // not in their bucket as recorded, and the files are whole without them
-	StuckMoves             uint64                 `protobuf:"varint,747,opt,name=stuck_moves,json=stuckMoves,proto3" json:"stuck_moves,omitempty"`    // jobs of the object tier that fail again and again
-	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, since a device has not reported since they ended
+	Cluster                []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation            uint64                 `protobuf:"varint,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	FeatureLevel           uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel" json:"feature_level,omitempty"`
+	Metadata               []*MetadataNode        `protobuf:"bytes,4,rep,name=metadata" json:"metadata,omitempty"`
+	Topology               *Topology              `protobuf:"bytes,5,opt,name=topology" json:"topology,omitempty"`
+	ClusterTimeMillis      uint64                 `protobuf:"varint,6,opt,name=cluster_time_millis,json=clusterTimeMillis" json:"cluster_time_millis,omitempty"`
+	DefaultScheme          *Scheme                `protobuf:"bytes,7,opt,name=default_scheme,json=defaultScheme" json:"default_scheme,omitempty"`
+	RepairQueued           uint64                 `protobuf:"varint,8,opt,name=repair_queued,json=repairQueued" json:"repair_queued,omitempty"` // stripes waiting for repair
+	RepairRunning          uint64                 `protobuf:"varint,9,opt,name=repair_running,json=repairRunning" json:"repair_running,omitempty"`
+	StripesBySpare         []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare" json:"stripes_by_spare,omitempty"`                    // stripes queued for repair, by how many more host losses they survive
+	PendingBytes           uint64                 `protobuf:"varint,11,opt,name=pending_bytes,json=pendingBytes" json:"pending_bytes,omitempty"`                                   // dead, waiting for deletion
+	KeptBytes              uint64                 `protobuf:"varint,31,opt,name=kept_bytes,json=keptBytes" json:"kept_bytes,omitempty"`                                            // also dead, and kept for the backup horizon: not in pending_bytes
+	BackupHorizonMillis    uint64                 `protobuf:"varint,32,opt,name=backup_horizon_millis,json=backupHorizonMillis" json:"backup_horizon_millis,omitempty"`            // for how long they must be kept; 0: not kept
+	BackupHorizonNowMillis uint64                 `protobuf:"varint,33,opt,name=backup_horizon_now_millis,json=backupHorizonNowMillis" json:"backup_horizon_now_millis,omitempty"` // for how long all of them are kept now: devices that become full free some first
+	LeakedBytes            uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes" json:"leaked_bytes,omitempty"`                                      // held by devices, unexplained
+	Sessions               uint64                 `protobuf:"varint,13,opt,name=sessions" json:"sessions,omitempty"`
+	Inodes                 uint64                 `protobuf:"varint,14,opt,name=inodes" json:"inodes,omitempty"`
+	Stripes                uint64                 `protobuf:"varint,15,opt,name=stripes" json:"stripes,omitempty"`
+	Commands               uint64                 `protobuf:"varint,16,opt,name=commands" json:"commands,omitempty"`                          // applied in all
+	Entries                uint64                 `protobuf:"varint,17,opt,name=entries" json:"entries,omitempty"`                            // Raft entries that held them
+	LostStripes            uint64                 `protobuf:"varint,18,opt,name=lost_stripes,json=lostStripes" json:"lost_stripes,omitempty"` // fewer than k chunks left
+	Healing                *Healing               `protobuf:"bytes,450,opt,name=healing" json:"healing,omitempty"`
+	RoutingEpoch           uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch" json:"routing_epoch,omitempty"`
+	Rebalance              *Rebalance             `protobuf:"bytes,470,opt,name=rebalance" json:"rebalance,omitempty"`
+	Rewriting              *Rewriting             `protobuf:"bytes,490,opt,name=rewriting" json:"rewriting,omitempty"`
+	Waits                  *RepairWaits           `protobuf:"bytes,495,opt,name=waits" json:"waits,omitempty"`               // of a queue that is not empty
+	Unreported             uint64                 `protobuf:"varint,640,opt,name=unreported" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
+	Backups                *KeptBackups           `protobuf:"bytes,641,opt,name=backups" json:"backups,omitempty"`           // the leader's automatic backups; unset: it takes none
+	Insecure               bool                   `protobuf:"varint,740,opt,name=insecure" json:"insecure,omitempty"`        // the servers have no certificates
+	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates" json:"certificates,omitempty"` // of servers and gateways that are up, if the leader has seen them
+	Buckets                []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets" json:"buckets,omitempty"`
+	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check" json:"check,omitempty"`
+	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects" json:"lost_objects,omitempty"` // not in their bucket as recorded, and files have bytes only in them
+	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects" json:"bad_objects,omitempty"`    // not in their bucket as recorded, and the files are whole without them
+	StuckMoves             uint64                 `protobuf:"varint,747,opt,name=stuck_moves,json=stuckMoves" json:"stuck_moves,omitempty"`    // jobs of the object tier that fail again and again
+	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants" json:"ended_grants,omitempty"` // kept, since a device has not reported since they ended
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -4284,10 +4284,10 @@ func (x *ClusterReply) GetEndedGrants() uint64 {
 // ServerCertificate is one that a server, or a gateway with a session, has presented.
 type ServerCertificate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Expires       int64                  `protobuf:"varint,3,opt,name=expires,proto3" json:"expires,omitempty"`                            // wall clock, seconds since the epoch
-	LeftSeconds   int64                  `protobuf:"varint,4,opt,name=left_seconds,json=leftSeconds,proto3" json:"left_seconds,omitempty"` // by the leader's clock; negative: it has expired
+	Role          string                 `protobuf:"bytes,1,opt,name=role" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
+	Expires       int64                  `protobuf:"varint,3,opt,name=expires" json:"expires,omitempty"`                            // wall clock, seconds since the epoch
+	LeftSeconds   int64                  `protobuf:"varint,4,opt,name=left_seconds,json=leftSeconds" json:"left_seconds,omitempty"` // by the leader's clock; negative: it has expired
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4353,14 +4353,14 @@ func (x *ServerCertificate) GetLeftSeconds() int64 {
 // StateCheck is the metadata leader's automatic, periodic check of its own state.
 type StateCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Enabled       bool                   `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
-	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`                            // one has ended since this leader began
-	AgeMillis     uint64                 `protobuf:"varint,3,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // since it ended
-	TookMillis    uint64                 `protobuf:"varint,4,opt,name=took_millis,json=tookMillis,proto3" json:"took_millis,omitempty"`
-	Problems      uint32                 `protobuf:"varint,5,opt,name=problems,proto3" json:"problems,omitempty"` // found by it
-	Found         []string               `protobuf:"bytes,6,rep,name=found,proto3" json:"found,omitempty"`        // the first of them
-	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`        // why the last one failed to run
-	Overdue       bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"`   // none has ended for more than two intervals
+	Enabled       bool                   `protobuf:"varint,1,opt,name=enabled" json:"enabled,omitempty"`
+	Done          bool                   `protobuf:"varint,2,opt,name=done" json:"done,omitempty"`                            // one has ended since this leader began
+	AgeMillis     uint64                 `protobuf:"varint,3,opt,name=age_millis,json=ageMillis" json:"age_millis,omitempty"` // since it ended
+	TookMillis    uint64                 `protobuf:"varint,4,opt,name=took_millis,json=tookMillis" json:"took_millis,omitempty"`
+	Problems      uint32                 `protobuf:"varint,5,opt,name=problems" json:"problems,omitempty"` // found by it
+	Found         []string               `protobuf:"bytes,6,rep,name=found" json:"found,omitempty"`        // the first of them
+	Error         string                 `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`        // why the last one failed to run
+	Overdue       bool                   `protobuf:"varint,8,opt,name=overdue" json:"overdue,omitempty"`   // none has ended for more than two intervals
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4454,14 +4454,14 @@ func (x *StateCheck) GetOverdue() bool {
 // KeptBackups are the automatic backups of the leader.
 type KeptBackups struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // the leader: the directory is on its machine
-	Dir            string                 `protobuf:"bytes,2,opt,name=dir,proto3" json:"dir,omitempty"`
-	IntervalMillis uint64                 `protobuf:"varint,3,opt,name=interval_millis,json=intervalMillis,proto3" json:"interval_millis,omitempty"`
-	AgeMillis      int64                  `protobuf:"varint,4,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // of the newest; 0: none
-	Bytes          uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                          // of the newest
-	Kept           uint32                 `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
-	Error          string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`      // why the last one failed; empty after a success
-	Overdue        bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"` // none was taken for more than two intervals
+	Node           string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"` // the leader: the directory is on its machine
+	Dir            string                 `protobuf:"bytes,2,opt,name=dir" json:"dir,omitempty"`
+	IntervalMillis uint64                 `protobuf:"varint,3,opt,name=interval_millis,json=intervalMillis" json:"interval_millis,omitempty"`
+	AgeMillis      int64                  `protobuf:"varint,4,opt,name=age_millis,json=ageMillis" json:"age_millis,omitempty"` // of the newest; 0: none
+	Bytes          uint64                 `protobuf:"varint,5,opt,name=bytes" json:"bytes,omitempty"`                          // of the newest
+	Kept           uint32                 `protobuf:"varint,6,opt,name=kept" json:"kept,omitempty"`
+	Error          string                 `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`      // why the last one failed; empty after a success
+	Overdue        bool                   `protobuf:"varint,8,opt,name=overdue" json:"overdue,omitempty"` // none was taken for more than two intervals
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4556,17 +4556,17 @@ func (x *KeptBackups) GetOverdue() bool {
 // stripe counts once, in the first line that fits.
 type RepairWaits struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Counted    uint64                 `protobuf:"varint,1,opt,name=counted,proto3" json:"counted,omitempty"`                         // stripes on the queue, at most 4096
-	More       bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                               // there are more
-	Lost       uint64                 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`                               // too few chunks are left
-	LostDevice uint64                 `protobuf:"varint,4,opt,name=lost_device,json=lostDevice,proto3" json:"lost_device,omitempty"` // a chunk was lost with its device, or with the memory of its host
-	Corrupt    uint64                 `protobuf:"varint,5,opt,name=corrupt,proto3" json:"corrupt,omitempty"`                         // a chunk is corrupt, or missing at its place
-	Spread     uint64                 `protobuf:"varint,6,opt,name=spread,proto3" json:"spread,omitempty"`                           // chunks share a host: less protection than the scheme gives
-	Drain      uint64                 `protobuf:"varint,7,opt,name=drain,proto3" json:"drain,omitempty"`                             // nothing is wrong except that a device is being drained
+	Counted    uint64                 `protobuf:"varint,1,opt,name=counted" json:"counted,omitempty"`                         // stripes on the queue, at most 4096
+	More       bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`                               // there are more
+	Lost       uint64                 `protobuf:"varint,3,opt,name=lost" json:"lost,omitempty"`                               // too few chunks are left
+	LostDevice uint64                 `protobuf:"varint,4,opt,name=lost_device,json=lostDevice" json:"lost_device,omitempty"` // a chunk was lost with its device, or with the memory of its host
+	Corrupt    uint64                 `protobuf:"varint,5,opt,name=corrupt" json:"corrupt,omitempty"`                         // a chunk is corrupt, or missing at its place
+	Spread     uint64                 `protobuf:"varint,6,opt,name=spread" json:"spread,omitempty"`                           // chunks share a host: less protection than the scheme gives
+	Drain      uint64                 `protobuf:"varint,7,opt,name=drain" json:"drain,omitempty"`                             // nothing is wrong except that a device is being drained
 	// Of all of them that are not lost:
-	NoRoom        uint64 `protobuf:"varint,8,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"` // there are other hosts, and none of them has space
-	NoHost        uint64 `protobuf:"varint,9,opt,name=no_host,json=noHost,proto3" json:"no_host,omitempty"` // each host that accepts chunks already has one of theirs
-	Unreadable    uint64 `protobuf:"varint,10,opt,name=unreadable,proto3" json:"unreadable,omitempty"`      // too few of their hosts answer
+	NoRoom        uint64 `protobuf:"varint,8,opt,name=no_room,json=noRoom" json:"no_room,omitempty"` // there are other hosts, and none of them has space
+	NoHost        uint64 `protobuf:"varint,9,opt,name=no_host,json=noHost" json:"no_host,omitempty"` // each host that accepts chunks already has one of theirs
+	Unreadable    uint64 `protobuf:"varint,10,opt,name=unreadable" json:"unreadable,omitempty"`      // too few of their hosts answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4675,13 +4675,13 @@ func (x *RepairWaits) GetUnreadable() uint64 {
 // was last empty.
 type Healing struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Done           uint64                 `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`                                             // stripes that left the queue
-	Total          uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`                                           // those and the queued ones: it grows while devices are still being scanned
-	PerMinute      uint64                 `protobuf:"varint,3,opt,name=per_minute,json=perMinute,proto3" json:"per_minute,omitempty"`                  // stripes, recently
-	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // rebuilt, recently
-	EtaMillis      uint64                 `protobuf:"varint,5,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
-	ElapsedMillis  uint64                 `protobuf:"varint,6,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
-	Scanning       uint32                 `protobuf:"varint,7,opt,name=scanning,proto3" json:"scanning,omitempty"` // devices whose stripes are not all judged yet
+	Done           uint64                 `protobuf:"varint,1,opt,name=done" json:"done,omitempty"`                                             // stripes that left the queue
+	Total          uint64                 `protobuf:"varint,2,opt,name=total" json:"total,omitempty"`                                           // those and the queued ones: it grows while devices are still being scanned
+	PerMinute      uint64                 `protobuf:"varint,3,opt,name=per_minute,json=perMinute" json:"per_minute,omitempty"`                  // stripes, recently
+	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond" json:"bytes_per_second,omitempty"` // rebuilt, recently
+	EtaMillis      uint64                 `protobuf:"varint,5,opt,name=eta_millis,json=etaMillis" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
+	ElapsedMillis  uint64                 `protobuf:"varint,6,opt,name=elapsed_millis,json=elapsedMillis" json:"elapsed_millis,omitempty"`
+	Scanning       uint32                 `protobuf:"varint,7,opt,name=scanning" json:"scanning,omitempty"` // devices whose stripes are not all judged yet
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4769,9 +4769,9 @@ func (x *Healing) GetScanning() uint32 {
 // Unset fields do not change.
 type SetRebalance struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Paused         *bool                  `protobuf:"varint,1,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
-	BandPermille   *uint32                `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3,oneof" json:"band_permille,omitempty"`         // part of its capacity by which a device may differ from the mean
-	BytesPerSecond *uint64                `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"` // moved to, and from, each host
+	Paused         *bool                  `protobuf:"varint,1,opt,name=paused" json:"paused,omitempty"`
+	BandPermille   *uint32                `protobuf:"varint,2,opt,name=band_permille,json=bandPermille" json:"band_permille,omitempty"`         // part of its capacity by which a device may differ from the mean
+	BytesPerSecond *uint64                `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond" json:"bytes_per_second,omitempty"` // moved to, and from, each host
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4831,21 +4831,21 @@ func (x *SetRebalance) GetBytesPerSecond() uint64 {
 // even them out, as the leader has seen it since it began to move.
 type Rebalance struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
-	State               RebalanceState         `protobuf:"varint,1,opt,name=state,proto3,enum=moraine.wire.RebalanceState" json:"state,omitempty"`
-	BandPermille        uint32                 `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3" json:"band_permille,omitempty"` // the settings
-	LimitBytesPerSecond uint64                 `protobuf:"varint,3,opt,name=limit_bytes_per_second,json=limitBytesPerSecond,proto3" json:"limit_bytes_per_second,omitempty"`
-	MeanPermille        uint32                 `protobuf:"varint,4,opt,name=mean_permille,json=meanPermille,proto3" json:"mean_permille,omitempty"` // how full the devices are together
-	FullestPermille     uint32                 `protobuf:"varint,5,opt,name=fullest_permille,json=fullestPermille,proto3" json:"fullest_permille,omitempty"`
-	FullestDevice       uint32                 `protobuf:"varint,6,opt,name=fullest_device,json=fullestDevice,proto3" json:"fullest_device,omitempty"`
-	EmptiestPermille    uint32                 `protobuf:"varint,7,opt,name=emptiest_permille,json=emptiestPermille,proto3" json:"emptiest_permille,omitempty"`
-	EmptiestDevice      uint32                 `protobuf:"varint,8,opt,name=emptiest_device,json=emptiestDevice,proto3" json:"emptiest_device,omitempty"`
-	Outside             uint32                 `protobuf:"varint,9,opt,name=outside,proto3" json:"outside,omitempty"`                       // devices that differ from the mean by more than the band
-	LeftBytes           uint64                 `protobuf:"varint,10,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // to be moved until there are none
-	MovedChunks         uint64                 `protobuf:"varint,11,opt,name=moved_chunks,json=movedChunks,proto3" json:"moved_chunks,omitempty"`
-	MovedBytes          uint64                 `protobuf:"varint,12,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
-	BytesPerSecond      uint64                 `protobuf:"varint,13,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // recently
-	EtaMillis           uint64                 `protobuf:"varint,14,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
-	ElapsedMillis       uint64                 `protobuf:"varint,15,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
+	State               RebalanceState         `protobuf:"varint,1,opt,name=state,enum=moraine.wire.RebalanceState" json:"state,omitempty"`
+	BandPermille        uint32                 `protobuf:"varint,2,opt,name=band_permille,json=bandPermille" json:"band_permille,omitempty"` // the settings
+	LimitBytesPerSecond uint64                 `protobuf:"varint,3,opt,name=limit_bytes_per_second,json=limitBytesPerSecond" json:"limit_bytes_per_second,omitempty"`
+	MeanPermille        uint32                 `protobuf:"varint,4,opt,name=mean_permille,json=meanPermille" json:"mean_permille,omitempty"` // how full the devices are together
+	FullestPermille     uint32                 `protobuf:"varint,5,opt,name=fullest_permille,json=fullestPermille" json:"fullest_permille,omitempty"`
+	FullestDevice       uint32                 `protobuf:"varint,6,opt,name=fullest_device,json=fullestDevice" json:"fullest_device,omitempty"`
+	EmptiestPermille    uint32                 `protobuf:"varint,7,opt,name=emptiest_permille,json=emptiestPermille" json:"emptiest_permille,omitempty"`
+	EmptiestDevice      uint32                 `protobuf:"varint,8,opt,name=emptiest_device,json=emptiestDevice" json:"emptiest_device,omitempty"`
+	Outside             uint32                 `protobuf:"varint,9,opt,name=outside" json:"outside,omitempty"`                       // devices that differ from the mean by more than the band
+	LeftBytes           uint64                 `protobuf:"varint,10,opt,name=left_bytes,json=leftBytes" json:"left_bytes,omitempty"` // to be moved until there are none
+	MovedChunks         uint64                 `protobuf:"varint,11,opt,name=moved_chunks,json=movedChunks" json:"moved_chunks,omitempty"`
+	MovedBytes          uint64                 `protobuf:"varint,12,opt,name=moved_bytes,json=movedBytes" json:"moved_bytes,omitempty"`
+	BytesPerSecond      uint64                 `protobuf:"varint,13,opt,name=bytes_per_second,json=bytesPerSecond" json:"bytes_per_second,omitempty"` // recently
+	EtaMillis           uint64                 `protobuf:"varint,14,opt,name=eta_millis,json=etaMillis" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
+	ElapsedMillis       uint64                 `protobuf:"varint,15,opt,name=elapsed_millis,json=elapsedMillis" json:"elapsed_millis,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -4989,16 +4989,16 @@ func (x *Rebalance) GetElapsedMillis() uint64 {
 // and has them rewritten: of the running pass or, between two, of the last one.
 type Rewriting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Looking       bool                   `protobuf:"varint,1,opt,name=looking,proto3" json:"looking,omitempty"`
-	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"`                                    // passes that this leader has ended
-	ElapsedMillis uint64                 `protobuf:"varint,3,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"` // since the pass began or, between two, since it ended
-	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes,proto3" json:"stripes,omitempty"`                                  // checked stripes, whose references were all seen
-	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes,proto3" json:"named_bytes,omitempty"`          // of these stripes, named by a file
-	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`             // of these stripes, named by nothing
-	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: clones share tables that name them, or too many files do
-	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes,proto3" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
-	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them, named by files: these are read and rewritten
-	ChosenFiles   uint64                 `protobuf:"varint,10,opt,name=chosen_files,json=chosenFiles,proto3" json:"chosen_files,omitempty"`      // small files given to movers, to be packed with each other; their bytes are among the chosen
+	Looking       bool                   `protobuf:"varint,1,opt,name=looking" json:"looking,omitempty"`
+	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds" json:"rounds,omitempty"`                                    // passes that this leader has ended
+	ElapsedMillis uint64                 `protobuf:"varint,3,opt,name=elapsed_millis,json=elapsedMillis" json:"elapsed_millis,omitempty"` // since the pass began or, between two, since it ended
+	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes" json:"stripes,omitempty"`                                  // checked stripes, whose references were all seen
+	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes" json:"named_bytes,omitempty"`          // of these stripes, named by a file
+	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes" json:"dead_bytes,omitempty"`             // of these stripes, named by nothing
+	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes" json:"shared_stripes,omitempty"` // not judged: clones share tables that name them, or too many files do
+	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
+	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes" json:"chosen_bytes,omitempty"`       // of them, named by files: these are read and rewritten
+	ChosenFiles   uint64                 `protobuf:"varint,10,opt,name=chosen_files,json=chosenFiles" json:"chosen_files,omitempty"`      // small files given to movers, to be packed with each other; their bytes are among the chosen
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5108,11 +5108,11 @@ func (x *Rewriting) GetChosenFiles() uint64 {
 // boot. It is refused if a stripe would be left without a spare chunk.
 type SetMaintenance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
-	Millis        uint64                 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"` // from now; 0 ends it
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`  // even if stripes are left without redundancy
-	Others        []string               `protobuf:"bytes,5,rep,name=others,proto3" json:"others,omitempty"` // filled in by the service: the hosts under maintenance that it considered
+	Host          string                 `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"`
+	Millis        uint64                 `protobuf:"varint,2,opt,name=millis" json:"millis,omitempty"` // from now; 0 ends it
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
+	Force         bool                   `protobuf:"varint,4,opt,name=force" json:"force,omitempty"`  // even if stripes are left without redundancy
+	Others        []string               `protobuf:"bytes,5,rep,name=others" json:"others,omitempty"` // filled in by the service: the hosts under maintenance that it considered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5186,8 +5186,8 @@ func (x *SetMaintenance) GetOthers() []string {
 // heartbeat's answer requests it.
 type StartScrub struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`               // all of its devices; empty: as follows
-	Devices       []uint32               `protobuf:"varint,2,rep,packed,name=devices,proto3" json:"devices,omitempty"` // none: all of the cluster
+	Host          string                 `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"`               // all of its devices; empty: as follows
+	Devices       []uint32               `protobuf:"varint,2,rep,packed,name=devices" json:"devices,omitempty"` // none: all of the cluster
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5240,11 +5240,11 @@ func (x *StartScrub) GetDevices() []uint32 {
 // one step, as SetDeviceState does.
 type SetHostState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
-	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	AcceptLoss    bool                   `protobuf:"varint,4,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // as in SetDeviceState
-	Undoes        string                 `protobuf:"bytes,5,opt,name=undoes,proto3" json:"undoes,omitempty"`                            // with IN: the drain with this reason is over; devices that are out or draining for another reason stay so
+	Host          string                 `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"`
+	State         DeviceState            `protobuf:"varint,2,opt,name=state,enum=moraine.wire.DeviceState" json:"state,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
+	AcceptLoss    bool                   `protobuf:"varint,4,opt,name=accept_loss,json=acceptLoss" json:"accept_loss,omitempty"` // as in SetDeviceState
+	Undoes        string                 `protobuf:"bytes,5,opt,name=undoes" json:"undoes,omitempty"`                            // with IN: the drain with this reason is over; devices that are out or draining for another reason stay so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5316,7 +5316,7 @@ func (x *SetHostState) GetUndoes() string {
 
 type GetTopology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Known         uint64                 `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // answered at once with the current one
+	Known         uint64                 `protobuf:"varint,1,opt,name=known" json:"known,omitempty"` // answered at once with the current one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5360,8 +5360,8 @@ func (x *GetTopology) GetKnown() uint64 {
 
 type Lookup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5412,7 +5412,7 @@ func (x *Lookup) GetName() string {
 
 type EntryReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
+	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr" json:"attr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5457,10 +5457,10 @@ func (x *EntryReply) GetAttr() *Attr {
 // Walk resolves a path below inode `from` in one request.
 type Walk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          uint64                 `protobuf:"fixed64,1,opt,name=from,proto3" json:"from,omitempty"`    // 0: the session's root
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`      // slash separated; no leading slash needed
-	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // also follow symbolic links in the last component
-	Steps         bool                   `protobuf:"varint,200,opt,name=steps,proto3" json:"steps,omitempty"` // also answer with the steps
+	From          uint64                 `protobuf:"fixed64,1,opt,name=from" json:"from,omitempty"`    // 0: the session's root
+	Path          string                 `protobuf:"bytes,2,opt,name=path" json:"path,omitempty"`      // slash separated; no leading slash needed
+	Follow        bool                   `protobuf:"varint,3,opt,name=follow" json:"follow,omitempty"` // also follow symbolic links in the last component
+	Steps         bool                   `protobuf:"varint,200,opt,name=steps" json:"steps,omitempty"` // also answer with the steps
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5525,11 +5525,11 @@ func (x *Walk) GetSteps() bool {
 
 type WalkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // of the last component; also set if only that is missing
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // last component
-	Found         bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`    // false: the parent exists, the last component does not
-	Steps         []*WalkStep            `protobuf:"bytes,200,rep,name=steps,proto3" json:"steps,omitempty"`   // the looked-up entries, in order
+	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr" json:"attr,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent" json:"parent,omitempty"` // of the last component; also set if only that is missing
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`       // last component
+	Found         bool                   `protobuf:"varint,4,opt,name=found" json:"found,omitempty"`    // false: the parent exists, the last component does not
+	Steps         []*WalkStep            `protobuf:"bytes,200,rep,name=steps" json:"steps,omitempty"`   // the looked-up entries, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5601,9 +5601,9 @@ func (x *WalkReply) GetSteps() []*WalkStep {
 
 type WalkStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"` // unset: no such entry
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr" json:"attr,omitempty"` // unset: no such entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5661,7 +5661,7 @@ func (x *WalkStep) GetAttr() *Attr {
 
 type GetAttr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5705,9 +5705,9 @@ func (x *GetAttr) GetInode() uint64 {
 
 type ReadDir struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`  // the last name already received; empty for the first page
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // entries, 1,000 at most
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	After         string                 `protobuf:"bytes,2,opt,name=after" json:"after,omitempty"`  // the last name already received; empty for the first page
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"` // entries, 1,000 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5765,8 +5765,8 @@ func (x *ReadDir) GetLimit() uint32 {
 
 type DirEntry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Attr          *Attr                  `protobuf:"bytes,2,opt,name=attr,proto3" json:"attr,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Attr          *Attr                  `protobuf:"bytes,2,opt,name=attr" json:"attr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5817,8 +5817,8 @@ func (x *DirEntry) GetAttr() *Attr {
 
 type ReadDirReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*DirEntry            `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"` // sorted by name, bytewise
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Entries       []*DirEntry            `protobuf:"bytes,1,rep,name=entries" json:"entries,omitempty"` // sorted by name, bytewise
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5869,22 +5869,22 @@ func (x *ReadDirReply) GetMore() bool {
 
 type Create struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty with unlinked
-	Type      FileType               `protobuf:"varint,3,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"`
-	Mode      uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid       uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid       uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
-	Target    string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
-	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
-	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
-	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
-	Rdev      uint32                 `protobuf:"varint,785,opt,name=rdev,proto3" json:"rdev,omitempty"`         // of a device node
-	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
+	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"` // empty with unlinked
+	Type      FileType               `protobuf:"varint,3,opt,name=type,enum=moraine.wire.FileType" json:"type,omitempty"`
+	Mode      uint32                 `protobuf:"varint,4,opt,name=mode" json:"mode,omitempty"`
+	Uid       uint32                 `protobuf:"varint,5,opt,name=uid" json:"uid,omitempty"`
+	Gid       uint32                 `protobuf:"varint,6,opt,name=gid" json:"gid,omitempty"`
+	Target    string                 `protobuf:"bytes,7,opt,name=target" json:"target,omitempty"`        // of a symbolic link
+	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
+	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
+	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
+	Rdev      uint32                 `protobuf:"varint,785,opt,name=rdev" json:"rdev,omitempty"`         // of a device node
+	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
 	// With exclusive, of a new regular file with a name: its whole content, 16 KiB at most, which the
 	// metadata keeps. It is at level nvme with the answer. NoSpace if the metadata keeps no more
 	// content: create the file without, and write stripes.
-	Content       []byte `protobuf:"bytes,800,opt,name=content,proto3" json:"content,omitempty"`
+	Content       []byte `protobuf:"bytes,800,opt,name=content" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6013,8 +6013,8 @@ func (x *Create) GetContent() []byte {
 // Xattr is an extended attribute of a new inode.
 type Xattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6065,19 +6065,19 @@ func (x *Xattr) GetValue() []byte {
 
 type Rename struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	NewParent uint64                 `protobuf:"fixed64,3,opt,name=new_parent,json=newParent,proto3" json:"new_parent,omitempty"`
-	NewName   string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
-	NoReplace bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
-	Exchange  bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	Keep      bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a replaced file: as Remove.keep
-	Force     bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a directory that holds committed checkpoints
+	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	NewParent uint64                 `protobuf:"fixed64,3,opt,name=new_parent,json=newParent" json:"new_parent,omitempty"`
+	NewName   string                 `protobuf:"bytes,4,opt,name=new_name,json=newName" json:"new_name,omitempty"`
+	NoReplace bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace" json:"no_replace,omitempty"`
+	Exchange  bool                   `protobuf:"varint,6,opt,name=exchange" json:"exchange,omitempty"`
+	Keep      bool                   `protobuf:"varint,7,opt,name=keep" json:"keep,omitempty"`     // the last name of a replaced file: as Remove.keep
+	Force     bool                   `protobuf:"varint,680,opt,name=force" json:"force,omitempty"` // also a directory that holds committed checkpoints
 	// In the same entry, the old name becomes a character device 0/0, which overlay file systems
 	// take for a removed entry. Not with exchange.
-	Whiteout      bool   `protobuf:"varint,786,opt,name=whiteout,proto3" json:"whiteout,omitempty"`
-	Uid           uint32 `protobuf:"varint,787,opt,name=uid,proto3" json:"uid,omitempty"` // owner of that device node
-	Gid           uint32 `protobuf:"varint,788,opt,name=gid,proto3" json:"gid,omitempty"`
+	Whiteout      bool   `protobuf:"varint,786,opt,name=whiteout" json:"whiteout,omitempty"`
+	Uid           uint32 `protobuf:"varint,787,opt,name=uid" json:"uid,omitempty"` // owner of that device node
+	Gid           uint32 `protobuf:"varint,788,opt,name=gid" json:"gid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6192,11 +6192,11 @@ func (x *Rename) GetGid() uint32 {
 // Remove removes one entry: a file or link, or an empty directory.
 type Remove struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Directory     bool                   `protobuf:"varint,3,opt,name=directory,proto3" json:"directory,omitempty"` // rmdir; otherwise unlink
-	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`           // a file's last name: the session keeps the file, without a name, until Release
-	Expect        *Expect                `protobuf:"bytes,661,opt,name=expect,proto3" json:"expect,omitempty"`      // Conflict if the name belongs to another inode
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Directory     bool                   `protobuf:"varint,3,opt,name=directory" json:"directory,omitempty"` // rmdir; otherwise unlink
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep" json:"keep,omitempty"`           // a file's last name: the session keeps the file, without a name, until Release
+	Expect        *Expect                `protobuf:"bytes,661,opt,name=expect" json:"expect,omitempty"`      // Conflict if the name belongs to another inode
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6268,7 +6268,7 @@ func (x *Remove) GetExpect() *Expect {
 
 type RemoveReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6313,9 +6313,9 @@ func (x *RemoveReply) GetInode() uint64 {
 // Link gives a file one more name, in a directory of the same tenant.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6375,7 +6375,7 @@ func (x *Link) GetName() string {
 // Create.unlinked): their content is freed.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most; those that the session does not own are ignored
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most; those that the session does not own are ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6420,12 +6420,12 @@ func (x *Release) GetInodes() []uint64 {
 // SetXattr sets or removes one extended attribute.
 type SetXattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`        // 255 bytes at most
-	Value         []byte                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`      // 64 KiB at most
-	Create        bool                   `protobuf:"varint,4,opt,name=create,proto3" json:"create,omitempty"`   // fail with Exists if there is one
-	Replace       bool                   `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"` // fail with NoAttribute if there is none
-	Remove        bool                   `protobuf:"varint,6,opt,name=remove,proto3" json:"remove,omitempty"`   // fail with NoAttribute if there is none
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`        // 255 bytes at most
+	Value         []byte                 `protobuf:"bytes,3,opt,name=value" json:"value,omitempty"`      // 64 KiB at most
+	Create        bool                   `protobuf:"varint,4,opt,name=create" json:"create,omitempty"`   // fail with Exists if there is one
+	Replace       bool                   `protobuf:"varint,5,opt,name=replace" json:"replace,omitempty"` // fail with NoAttribute if there is none
+	Remove        bool                   `protobuf:"varint,6,opt,name=remove" json:"remove,omitempty"`   // fail with NoAttribute if there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6505,8 +6505,8 @@ func (x *SetXattr) GetRemove() bool {
 // GetXattr reads one extended attribute, or the names of all.
 type GetXattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // empty: list the names
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"` // empty: list the names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6557,8 +6557,8 @@ func (x *GetXattr) GetName() string {
 
 type XattrReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Value         []byte                 `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
-	Names         []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"` // in order, bytewise
+	Value         []byte                 `protobuf:"bytes,1,opt,name=value" json:"value,omitempty"`
+	Names         []string               `protobuf:"bytes,2,rep,name=names" json:"names,omitempty"` // in order, bytewise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6610,9 +6610,9 @@ func (x *XattrReply) GetNames() []string {
 // RemoveTree unlinks a directory at once, and a job removes everything below it.
 type RemoveTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a run's last good checkpoint, and a tree that holds checkpoints
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,680,opt,name=force" json:"force,omitempty"` // also a run's last good checkpoint, and a tree that holds checkpoints
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6670,14 +6670,14 @@ func (x *RemoveTree) GetForce() bool {
 
 type SetAttr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Valid         uint32                 `protobuf:"varint,2,opt,name=valid,proto3" json:"valid,omitempty"` // bit set of SetAttrField
-	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Size          uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"` // truncates or extends by a hole; raises the generation
-	Atime         int64                  `protobuf:"varint,7,opt,name=atime,proto3" json:"atime,omitempty"`
-	Mtime         int64                  `protobuf:"varint,8,opt,name=mtime,proto3" json:"mtime,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Valid         uint32                 `protobuf:"varint,2,opt,name=valid" json:"valid,omitempty"` // bit set of SetAttrField
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode" json:"mode,omitempty"`
+	Uid           uint32                 `protobuf:"varint,4,opt,name=uid" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,5,opt,name=gid" json:"gid,omitempty"`
+	Size          uint64                 `protobuf:"varint,6,opt,name=size" json:"size,omitempty"` // truncates or extends by a hole; raises the generation
+	Atime         int64                  `protobuf:"varint,7,opt,name=atime" json:"atime,omitempty"`
+	Mtime         int64                  `protobuf:"varint,8,opt,name=mtime" json:"mtime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6772,11 +6772,11 @@ func (x *SetAttr) GetMtime() int64 {
 // each. The reservation is one Raft entry; the placements are advice.
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                               // decides tenant and policy
-	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`                                // 1,024 at most
-	Scheme        *Scheme                `protobuf:"bytes,3,opt,name=scheme,proto3" json:"scheme,omitempty"`                               // unset: the policy's
-	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"` // the most bytes of a chunk of the stripes to come; 0: 16 MiB
-	Avoid         []uint32               `protobuf:"varint,5,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`                         // devices that the caller found failing
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`                               // decides tenant and policy
+	Count         uint32                 `protobuf:"varint,2,opt,name=count" json:"count,omitempty"`                                // 1,024 at most
+	Scheme        *Scheme                `protobuf:"bytes,3,opt,name=scheme" json:"scheme,omitempty"`                               // unset: the policy's
+	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength" json:"chunk_length,omitempty"` // the most bytes of a chunk of the stripes to come; 0: 16 MiB
+	Avoid         []uint32               `protobuf:"varint,5,rep,packed,name=avoid" json:"avoid,omitempty"`                         // devices that the caller found failing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6848,16 +6848,16 @@ func (x *Grant) GetAvoid() []uint32 {
 
 type GrantReply struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	First             uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // stripe numbers first .. first+count-1
-	Count             uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Placements        []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
-	Tenant            uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Scheme            *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                                                   // the intended scheme: a placement may have less, if too few hosts are up
-	Quotas            bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                                                // there are quotas: call GetUsage before a file grows
-	Policies          bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                                            // directories have policies: a grant covers only stripes of its scheme
-	ByPolicy          bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"`                            // the scheme comes from the policy of the requested inode
-	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                                         // a Capability to write all stripes of the grant
-	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires,proto3" json:"capability_expires,omitempty"` // wall clock, seconds since the epoch
+	First             uint64                 `protobuf:"fixed64,1,opt,name=first" json:"first,omitempty"` // stripe numbers first .. first+count-1
+	Count             uint32                 `protobuf:"varint,2,opt,name=count" json:"count,omitempty"`
+	Placements        []*Placement           `protobuf:"bytes,3,rep,name=placements" json:"placements,omitempty"` // one for each, in order
+	Tenant            uint32                 `protobuf:"varint,4,opt,name=tenant" json:"tenant,omitempty"`
+	Scheme            *Scheme                `protobuf:"bytes,5,opt,name=scheme" json:"scheme,omitempty"`                                                   // the intended scheme: a placement may have less, if too few hosts are up
+	Quotas            bool                   `protobuf:"varint,220,opt,name=quotas" json:"quotas,omitempty"`                                                // there are quotas: call GetUsage before a file grows
+	Policies          bool                   `protobuf:"varint,221,opt,name=policies" json:"policies,omitempty"`                                            // directories have policies: a grant covers only stripes of its scheme
+	ByPolicy          bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy" json:"by_policy,omitempty"`                            // the scheme comes from the policy of the requested inode
+	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"`                                         // a Capability to write all stripes of the grant
+	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires" json:"capability_expires,omitempty"` // wall clock, seconds since the epoch
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -6965,7 +6965,7 @@ func (x *GrantReply) GetCapabilityExpires() int64 {
 // EndGrant returns the unused part of a grant.
 type EndGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"`
+	First         uint64                 `protobuf:"fixed64,1,opt,name=first" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7010,12 +7010,12 @@ func (x *EndGrant) GetFirst() uint64 {
 // Place requests other places for granted stripes, avoiding some devices.
 type Place struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripes       []uint64               `protobuf:"fixed64,1,rep,packed,name=stripes,proto3" json:"stripes,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`
-	Avoid         []uint32               `protobuf:"varint,3,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`
-	Keep          []uint32               `protobuf:"varint,4,rep,packed,name=keep,proto3" json:"keep,omitempty"` // with one stripe: devices by index to keep; 0 marks those to replace
-	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"`
-	Capability    bool                   `protobuf:"varint,600,opt,name=capability,proto3" json:"capability,omitempty"` // also renew the capability of the live grant that covers the first stripe
+	Stripes       []uint64               `protobuf:"fixed64,1,rep,packed,name=stripes" json:"stripes,omitempty"`
+	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme" json:"scheme,omitempty"`
+	Avoid         []uint32               `protobuf:"varint,3,rep,packed,name=avoid" json:"avoid,omitempty"`
+	Keep          []uint32               `protobuf:"varint,4,rep,packed,name=keep" json:"keep,omitempty"` // with one stripe: devices by index to keep; 0 marks those to replace
+	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength" json:"chunk_length,omitempty"`
+	Capability    bool                   `protobuf:"varint,600,opt,name=capability" json:"capability,omitempty"` // also renew the capability of the live grant that covers the first stripe
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7094,9 +7094,9 @@ func (x *Place) GetCapability() bool {
 
 type PlaceReply struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Placements        []*Placement           `protobuf:"bytes,1,rep,name=placements,proto3" json:"placements,omitempty"`
-	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as in GrantReply
-	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires,proto3" json:"capability_expires,omitempty"`
+	Placements        []*Placement           `protobuf:"bytes,1,rep,name=placements" json:"placements,omitempty"`
+	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"` // as in GrantReply
+	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires" json:"capability_expires,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -7156,29 +7156,29 @@ func (x *PlaceReply) GetCapabilityExpires() int64 {
 // grant of the session, or already hold this very commit.
 type Commit struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
-	Stripes          []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"`                                            // new ones
-	Extents          []*Extent              `protobuf:"bytes,4,rep,name=extents,proto3" json:"extents,omitempty"`                                            // in order of offset, not overlapping; put over the existing content
-	Mode             CommitMode             `protobuf:"varint,5,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
-	Size             uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`          // REPLACE and APPEND: ignored; OVERLAY: the size becomes at least this
-	Mtime            int64                  `protobuf:"varint,7,opt,name=mtime,proto3" json:"mtime,omitempty"`        // 0: the time of the command
-	Level            uint32                 `protobuf:"varint,8,opt,name=level,proto3" json:"level,omitempty"`        // moraine.Level that all the stripes have reached
-	Link             *LinkTarget            `protobuf:"bytes,9,opt,name=link,proto3" json:"link,omitempty"`           // give an unlinked file its name, in the same entry
-	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domain losses that the requested scheme survives; 0: each stripe's own scheme says
-	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count as of this one
+	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
+	Stripes          []*Stripe              `protobuf:"bytes,3,rep,name=stripes" json:"stripes,omitempty"`                                            // new ones
+	Extents          []*Extent              `protobuf:"bytes,4,rep,name=extents" json:"extents,omitempty"`                                            // in order of offset, not overlapping; put over the existing content
+	Mode             CommitMode             `protobuf:"varint,5,opt,name=mode,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
+	Size             uint64                 `protobuf:"varint,6,opt,name=size" json:"size,omitempty"`          // REPLACE and APPEND: ignored; OVERLAY: the size becomes at least this
+	Mtime            int64                  `protobuf:"varint,7,opt,name=mtime" json:"mtime,omitempty"`        // 0: the time of the command
+	Level            uint32                 `protobuf:"varint,8,opt,name=level" json:"level,omitempty"`        // moraine.Level that all the stripes have reached
+	Link             *LinkTarget            `protobuf:"bytes,9,opt,name=link" json:"link,omitempty"`           // give an unlinked file its name, in the same entry
+	Promised         uint32                 `protobuf:"varint,11,opt,name=promised" json:"promised,omitempty"` // domain losses that the requested scheme survives; 0: each stripe's own scheme says
+	Final            bool                   `protobuf:"varint,10,opt,name=final" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count as of this one
 	// OVERLAY without stripes: merges tables of the file's extents in this range, for a
 	// commit that was too large because of their number. The bytes do not change. Until
 	// CommitReply.merged_to is merge_to, the next request continues from there.
-	MergeFrom uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom,proto3" json:"merge_from,omitempty"`
-	MergeTo   uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: no merge
+	MergeFrom uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom" json:"merge_from,omitempty"`
+	MergeTo   uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo" json:"merge_to,omitempty"` // 0: no merge
 	// OVERLAY without stripes and merge: this range becomes a hole. TooLarge if it lies
 	// over too many tables: then the client sends smaller ranges.
-	PunchFrom uint64 `protobuf:"varint,786,opt,name=punch_from,json=punchFrom,proto3" json:"punch_from,omitempty"`
-	PunchTo   uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo,proto3" json:"punch_to,omitempty"` // 0: no hole
+	PunchFrom uint64 `protobuf:"varint,786,opt,name=punch_from,json=punchFrom" json:"punch_from,omitempty"`
+	PunchTo   uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo" json:"punch_to,omitempty"` // 0: no hole
 	// REPLACE without stripes and extents: the whole content of the file, 16 KiB at most, which the
 	// metadata keeps. NoSpace if it keeps no more: write stripes.
-	Content       []byte `protobuf:"bytes,800,opt,name=content,proto3" json:"content,omitempty"`
+	Content       []byte `protobuf:"bytes,800,opt,name=content" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7327,11 +7327,11 @@ func (x *Commit) GetContent() []byte {
 
 type LinkTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"` // an existing regular file of that name is replaced
-	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`       // if that was its last name: the session keeps it, as in Remove
-	Expect        *Expect                `protobuf:"bytes,660,opt,name=expect,proto3" json:"expect,omitempty"`  // what must have the name at the moment of the commit; otherwise Conflict
+	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Replace       bool                   `protobuf:"varint,3,opt,name=replace" json:"replace,omitempty"` // an existing regular file of that name is replaced
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep" json:"keep,omitempty"`       // if that was its last name: the session keeps it, as in Remove
+	Expect        *Expect                `protobuf:"bytes,660,opt,name=expect" json:"expect,omitempty"`  // what must have the name at the moment of the commit; otherwise Conflict
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7405,9 +7405,9 @@ func (x *LinkTarget) GetExpect() *Expect {
 // it. A field that is 0 is not checked; without any, the name must exist.
 type Expect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Ctime         int64                  `protobuf:"varint,3,opt,name=ctime,proto3" json:"ctime,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation" json:"generation,omitempty"`
+	Ctime         int64                  `protobuf:"varint,3,opt,name=ctime" json:"ctime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7469,16 +7469,16 @@ func (x *Expect) GetCtime() int64 {
 // into a file without a name, and link it with the last.
 type Clone struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                                              // the changed file
-	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
+	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`                                              // the changed file
+	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
 	// The ranges follow each other: with REPLACE from 0, with APPEND from the current end, with
 	// OVERLAY from offset on, over what is there. A hole in them is a hole afterwards.
-	Mode          CommitMode    `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
-	Ranges        []*CloneRange `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	Link          *LinkTarget   `protobuf:"bytes,5,opt,name=link,proto3" json:"link,omitempty"`        // as in Commit
-	Mtime         int64         `protobuf:"varint,6,opt,name=mtime,proto3" json:"mtime,omitempty"`     // 0: the time of the command
-	Final         bool          `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"`     // as in Commit
-	Offset        uint64        `protobuf:"varint,786,opt,name=offset,proto3" json:"offset,omitempty"` // OVERLAY only; no range is then of the file itself
+	Mode          CommitMode    `protobuf:"varint,3,opt,name=mode,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
+	Ranges        []*CloneRange `protobuf:"bytes,4,rep,name=ranges" json:"ranges,omitempty"`
+	Link          *LinkTarget   `protobuf:"bytes,5,opt,name=link" json:"link,omitempty"`        // as in Commit
+	Mtime         int64         `protobuf:"varint,6,opt,name=mtime" json:"mtime,omitempty"`     // 0: the time of the command
+	Final         bool          `protobuf:"varint,7,opt,name=final" json:"final,omitempty"`     // as in Commit
+	Offset        uint64        `protobuf:"varint,786,opt,name=offset" json:"offset,omitempty"` // OVERLAY only; no range is then of the file itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7571,10 +7571,10 @@ func (x *Clone) GetOffset() uint64 {
 
 type CloneRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // 0: any; otherwise Stale if it differs
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"` // 0: to the end of the file
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation" json:"generation,omitempty"` // 0: any; otherwise Stale if it differs
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,4,opt,name=length" json:"length,omitempty"` // 0: to the end of the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7639,10 +7639,10 @@ func (x *CloneRange) GetLength() uint64 {
 
 type CommitReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"` // the minimum over the new stripes: hosts that may be lost (devices on a single host)
-	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"` // new stripes that protect less than their scheme promises
-	MergedTo      uint64                 `protobuf:"varint,4,opt,name=merged_to,json=mergedTo,proto3" json:"merged_to,omitempty"`
+	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr" json:"attr,omitempty"`
+	Protects      uint32                 `protobuf:"varint,2,opt,name=protects" json:"protects,omitempty"` // the minimum over the new stripes: hosts that may be lost (devices on a single host)
+	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded" json:"degraded,omitempty"` // new stripes that protect less than their scheme promises
+	MergedTo      uint64                 `protobuf:"varint,4,opt,name=merged_to,json=mergedTo" json:"merged_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7707,11 +7707,11 @@ func (x *CommitReply) GetMergedTo() uint64 {
 
 type GetExtents struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`         // from the extent that covers or follows this
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`           // extents, 1,000 at most
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // 0: the current one; otherwise Stale if it differs
-	Job           uint64                 `protobuf:"fixed64,760,opt,name=job,proto3" json:"job,omitempty"`            // of a chunkserver: the job for which it reads the file
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset" json:"offset,omitempty"`         // from the extent that covers or follows this
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"`           // extents, 1,000 at most
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation" json:"generation,omitempty"` // 0: the current one; otherwise Stale if it differs
+	Job           uint64                 `protobuf:"fixed64,760,opt,name=job" json:"job,omitempty"`            // of a chunkserver: the job for which it reads the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7783,20 +7783,20 @@ func (x *GetExtents) GetJob() uint64 {
 
 type ExtentsReply struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Attr    *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Extents []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
-	Stripes []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each stripe that extents name, once
-	More    bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
-	Objects []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each object that extents name, once
+	Attr    *Attr                  `protobuf:"bytes,1,opt,name=attr" json:"attr,omitempty"`
+	Extents []*Extent              `protobuf:"bytes,2,rep,name=extents" json:"extents,omitempty"`
+	Stripes []*Stripe              `protobuf:"bytes,3,rep,name=stripes" json:"stripes,omitempty"` // each stripe that extents name, once
+	More    bool                   `protobuf:"varint,4,opt,name=more" json:"more,omitempty"`
+	Objects []*Object              `protobuf:"bytes,5,rep,name=objects" json:"objects,omitempty"` // each object that extents name, once
 	// Capabilities to read the stripes and objects; none for a session of the root.
 	// Each one covers the next 64 stripes by number, and the first one also all
 	// objects.
-	Capabilities       [][]byte `protobuf:"bytes,600,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	CapabilitiesExpire int64    `protobuf:"varint,601,opt,name=capabilities_expire,json=capabilitiesExpire,proto3" json:"capabilities_expire,omitempty"` // wall clock, seconds since the epoch
+	Capabilities       [][]byte `protobuf:"bytes,600,rep,name=capabilities" json:"capabilities,omitempty"`
+	CapabilitiesExpire int64    `protobuf:"varint,601,opt,name=capabilities_expire,json=capabilitiesExpire" json:"capabilities_expire,omitempty"` // wall clock, seconds since the epoch
 	// Stripes that also hold bytes of other files, which the caller may not read: its
 	// capabilities cover what the extents name. It cannot rebuild lost parts of them
 	// itself.
-	Limited       []uint64 `protobuf:"fixed64,602,rep,packed,name=limited,proto3" json:"limited,omitempty"`
+	Limited       []uint64 `protobuf:"fixed64,602,rep,packed,name=limited" json:"limited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7890,7 +7890,7 @@ func (x *ExtentsReply) GetLimited() []uint64 {
 // ReportBadChunks reports chunks that a reader found lost, corrupt or stale.
 type ReportBadChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*BadChunk            `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	Chunks        []*BadChunk            `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7934,14 +7934,14 @@ func (x *ReportBadChunks) GetChunks() []*BadChunk {
 
 type BadChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of the error
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                 // with which the chunk was read; a session of the root needs none
-	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record used: the report is ignored for a chunk of any other
-	Parity        bool                   `protobuf:"varint,725,opt,name=parity,proto3" json:"parity,omitempty"`                        // a parity chunk that matches its recorded checksum, but is not the parity of the data: it is encoded again
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Device        uint32                 `protobuf:"varint,3,opt,name=device" json:"device,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind" json:"kind,omitempty"`                              // moraine.Kind of the error
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"`                 // with which the chunk was read; a session of the root needs none
+	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion" json:"at_version,omitempty"` // version is that of the record used: the report is ignored for a chunk of any other
+	Parity        bool                   `protobuf:"varint,725,opt,name=parity" json:"parity,omitempty"`                        // a parity chunk that matches its recorded checksum, but is not the parity of the data: it is encoded again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8034,10 +8034,10 @@ func (x *BadChunk) GetParity() bool {
 
 type RegisterHost struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Host            *Host                  `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
-	Release         string                 `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
-	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // as in Heartbeat
-	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
+	Host            *Host                  `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"` // id is filled in from the certificate; devices carry uuid, capacity
+	Release         string                 `protobuf:"bytes,2,opt,name=release" json:"release,omitempty"`
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation" json:"seen_incarnation,omitempty"` // as in Heartbeat
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark" json:"seen_mark,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8102,12 +8102,12 @@ func (x *RegisterHost) GetSeenMark() []byte {
 
 type RegisterHostReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"` // with their ids and boot epochs, in the order asked
-	Keys          []*SigningKey          `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`       // public halves
-	GraceMillis   uint64                 `protobuf:"varint,5,opt,name=grace_millis,json=graceMillis,proto3" json:"grace_millis,omitempty"`
-	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"` // of the incarnation
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	Devices       []*Device              `protobuf:"bytes,3,rep,name=devices" json:"devices,omitempty"` // with their ids and boot epochs, in the order asked
+	Keys          []*SigningKey          `protobuf:"bytes,4,rep,name=keys" json:"keys,omitempty"`       // public halves
+	GraceMillis   uint64                 `protobuf:"varint,5,opt,name=grace_millis,json=graceMillis" json:"grace_millis,omitempty"`
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark" json:"mark,omitempty"` // of the incarnation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8186,14 +8186,14 @@ func (x *RegisterHostReply) GetMark() []byte {
 
 type Heartbeat struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Host            string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                                 // filled in from the certificate
-	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                           // id, capacity, used, chunks; state OUT if the server took it out itself
-	MaxDeletions    uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`            // how many the server wants in the reply
-	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation,proto3" json:"seen_incarnation,omitempty"` // the newest that the server has seen
-	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark,proto3" json:"seen_mark,omitempty"`
-	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of its list of revoked certificates; 0: none
-	Bucket          *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // if it has a bucket
-	Probes          []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each of its targets
+	Host            string                 `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"`                                                 // filled in from the certificate
+	Devices         []*Device              `protobuf:"bytes,2,rep,name=devices" json:"devices,omitempty"`                                           // id, capacity, used, chunks; state OUT if the server took it out itself
+	MaxDeletions    uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions" json:"max_deletions,omitempty"`            // how many the server wants in the reply
+	SeenIncarnation uint64                 `protobuf:"varint,340,opt,name=seen_incarnation,json=seenIncarnation" json:"seen_incarnation,omitempty"` // the newest that the server has seen
+	SeenMark        []byte                 `protobuf:"bytes,341,opt,name=seen_mark,json=seenMark" json:"seen_mark,omitempty"`
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"` // of its list of revoked certificates; 0: none
+	Bucket          *BucketHealth          `protobuf:"bytes,740,opt,name=bucket" json:"bucket,omitempty"`                                        // if it has a bucket
+	Probes          []*Probe               `protobuf:"bytes,741,rep,name=probes" json:"probes,omitempty"`                                        // the last of each of its targets
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8288,10 +8288,10 @@ func (x *Heartbeat) GetProbes() []*Probe {
 // new connection to each.
 type ProbeTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Mark          uint64                 `protobuf:"varint,4,opt,name=mark,proto3" json:"mark,omitempty"` // changes when the server restarts, or another leader requests it: probe at once
+	Role          string                 `protobuf:"bytes,1,opt,name=role" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
+	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses" json:"addresses,omitempty"`
+	Mark          uint64                 `protobuf:"varint,4,opt,name=mark" json:"mark,omitempty"` // changes when the server restarts, or another leader requests it: probe at once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8357,10 +8357,10 @@ func (x *ProbeTarget) GetMark() uint64 {
 // Probe is the result.
 type Probe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Mark          uint64                 `protobuf:"varint,3,opt,name=mark,proto3" json:"mark,omitempty"`  // of the target
-	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"` // empty: each address gave a connection
+	Role          string                 `protobuf:"bytes,1,opt,name=role" json:"role,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
+	Mark          uint64                 `protobuf:"varint,3,opt,name=mark" json:"mark,omitempty"`  // of the target
+	Error         string                 `protobuf:"bytes,4,opt,name=error" json:"error,omitempty"` // empty: each address gave a connection
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8425,22 +8425,22 @@ func (x *Probe) GetError() string {
 
 type HeartbeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state under which this was judged
-	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
-	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
-	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`                                     // the leader does not know this boot: register again
-	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                                  // devices whose scrub must begin now
-	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                             // of the metadata
-	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                            // of that incarnation
-	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                                // devices with chunks that are recorded as only in memory: see ListMemory
-	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the current list of revoked certificates
-	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, if the server has another
-	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it must begin now
-	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe,proto3" json:"probe,omitempty"`
-	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects,proto3" json:"check_objects,omitempty"` // of the host's bucket
-	Verify          []*SuspectChunk        `protobuf:"bytes,743,rep,name=verify,proto3" json:"verify,omitempty"`                                 // what clients reported as bad: it must be verified, and reported if it is
-	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that probe an idle bucket every few seconds
+	Applied         uint64                 `protobuf:"varint,1,opt,name=applied" json:"applied,omitempty"` // index of the state under which this was judged
+	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions" json:"deletions,omitempty"`
+	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys" json:"keys,omitempty"`
+	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion" json:"topology_version,omitempty"`
+	Register        bool                   `protobuf:"varint,5,opt,name=register" json:"register,omitempty"`                                     // the leader does not know this boot: register again
+	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub" json:"scrub,omitempty"`                                  // devices whose scrub must begin now
+	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation" json:"incarnation,omitempty"`                             // of the metadata
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark" json:"mark,omitempty"`                                            // of that incarnation
+	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory" json:"memory,omitempty"`                                // devices with chunks that are recorded as only in memory: see ListMemory
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"` // of the current list of revoked certificates
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked" json:"revoked,omitempty"`                                      // that list, if the server has another
+	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it must begin now
+	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe" json:"probe,omitempty"`
+	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects" json:"check_objects,omitempty"` // of the host's bucket
+	Verify          []*SuspectChunk        `protobuf:"bytes,743,rep,name=verify" json:"verify,omitempty"`                                 // what clients reported as bad: it must be verified, and reported if it is
+	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket" json:"watch_bucket,omitempty"`   // the server is one of the few that probe an idle bucket every few seconds
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8590,9 +8590,9 @@ func (x *HeartbeatReply) GetWatchBucket() bool {
 // SuspectChunk names the chunks of a stripe on a device that a client reported as bad.
 type SuspectChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Parity        bool                   `protobuf:"varint,3,opt,name=parity,proto3" json:"parity,omitempty"` // the parity of the stripe must be compared with its data
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe" json:"stripe,omitempty"`
+	Parity        bool                   `protobuf:"varint,3,opt,name=parity" json:"parity,omitempty"` // the parity of the stripe must be compared with its data
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8652,16 +8652,16 @@ func (x *SuspectChunk) GetParity() bool {
 // recorded first before others: its server reports where each is now (SettleChunks).
 type ListMemory struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Device uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Device uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
 	// Where an earlier answer ended: its at, and its last chunk. The answer has what comes after that.
 	// after 0: from the first on.
-	After       uint64   `protobuf:"varint,7,opt,name=after,proto3" json:"after,omitempty"`
-	AfterStripe uint64   `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"`
-	AfterIndex  uint32   `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
-	Limit       uint32   `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`                                        // 1,024 at most, which is also the default
-	DeferredFor []uint64 `protobuf:"fixed64,5,rep,packed,name=deferred_for,json=deferredFor,proto3" json:"deferred_for,omitempty"` // PutChunk.deferred_for of the chunks whose writes wait, 1,024 at most
+	After       uint64   `protobuf:"varint,7,opt,name=after" json:"after,omitempty"`
+	AfterStripe uint64   `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe" json:"after_stripe,omitempty"`
+	AfterIndex  uint32   `protobuf:"varint,3,opt,name=after_index,json=afterIndex" json:"after_index,omitempty"`
+	Limit       uint32   `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"`                                        // 1,024 at most, which is also the default
+	DeferredFor []uint64 `protobuf:"fixed64,5,rep,packed,name=deferred_for,json=deferredFor" json:"deferred_for,omitempty"` // PutChunk.deferred_for of the chunks whose writes wait, 1,024 at most
 	// Chunks that are only in the server's memory, of steps that were removed; 1,024 at most.
-	OfGone        []*ChunkReport `protobuf:"bytes,6,rep,name=of_gone,json=ofGone,proto3" json:"of_gone,omitempty"`
+	OfGone        []*ChunkReport `protobuf:"bytes,6,rep,name=of_gone,json=ofGone" json:"of_gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8747,12 +8747,12 @@ func (x *ListMemory) GetOfGone() []*ChunkReport {
 
 type MemoryReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*SettledChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // stripe and index
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	Write         []uint64               `protobuf:"fixed64,3,rep,packed,name=write,proto3" json:"write,omitempty"` // of deferred_for: these steps go on to the devices
-	Gone          []uint64               `protobuf:"fixed64,4,rep,packed,name=gone,proto3" json:"gone,omitempty"`   // of deferred_for: these steps were removed
-	Dead          []*Deletion            `protobuf:"bytes,5,rep,name=dead,proto3" json:"dead,omitempty"`            // of of_gone: no record can name them any more
-	At            uint64                 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`               // the number of the last of chunks: see ListMemory.after
+	Chunks        []*SettledChunk        `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"` // stripe and index
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
+	Write         []uint64               `protobuf:"fixed64,3,rep,packed,name=write" json:"write,omitempty"` // of deferred_for: these steps go on to the devices
+	Gone          []uint64               `protobuf:"fixed64,4,rep,packed,name=gone" json:"gone,omitempty"`   // of deferred_for: these steps were removed
+	Dead          []*Deletion            `protobuf:"bytes,5,rep,name=dead" json:"dead,omitempty"`            // of of_gone: no record can name them any more
+	At            uint64                 `protobuf:"varint,6,opt,name=at" json:"at,omitempty"`               // the number of the last of chunks: see ListMemory.after
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8834,9 +8834,9 @@ func (x *MemoryReply) GetAt() uint64 {
 // device's current boot epoch. Chunks still being written to the device are left out.
 type SettleChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Chunks        []*SettledChunk        `protobuf:"bytes,3,rep,name=chunks,proto3" json:"chunks,omitempty"` // 128 at most
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch" json:"epoch,omitempty"`
+	Chunks        []*SettledChunk        `protobuf:"bytes,3,rep,name=chunks" json:"chunks,omitempty"` // 128 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8894,11 +8894,11 @@ func (x *SettleChunks) GetChunks() []*SettledChunk {
 
 type SettledChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of the chunk on the device
-	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
-	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"` // there is none, and never will be
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version" json:"version,omitempty"` // of the chunk on the device
+	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc" json:"crc,omitempty"`
+	Gone          bool                   `protobuf:"varint,5,opt,name=gone" json:"gone,omitempty"` // there is none, and never will be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8972,10 +8972,10 @@ func (x *SettledChunk) GetGone() bool {
 // of their numbers.
 type ListLost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`                          // inode
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                           // 1,000 at most, which is also the default
-	Step          *StepKey               `protobuf:"bytes,710,opt,name=step,proto3" json:"step,omitempty"`                            // the files of this committed checkpoint, for any cause of the loss
-	AfterName     string                 `protobuf:"bytes,711,opt,name=after_name,json=afterName,proto3" json:"after_name,omitempty"` // with step: files after this name
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after" json:"after,omitempty"`                          // inode
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit" json:"limit,omitempty"`                           // 1,000 at most, which is also the default
+	Step          *StepKey               `protobuf:"bytes,710,opt,name=step" json:"step,omitempty"`                            // the files of this committed checkpoint, for any cause of the loss
+	AfterName     string                 `protobuf:"bytes,711,opt,name=after_name,json=afterName" json:"after_name,omitempty"` // with step: files after this name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9040,9 +9040,9 @@ func (x *ListLost) GetAfterName() string {
 
 type LostReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Files         []*LostFile            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	LastName      string                 `protobuf:"bytes,710,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"` // with step and more: continue after this
+	Files         []*LostFile            `protobuf:"bytes,1,rep,name=files" json:"files,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
+	LastName      string                 `protobuf:"bytes,710,opt,name=last_name,json=lastName" json:"last_name,omitempty"` // with step and more: continue after this
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9100,10 +9100,10 @@ func (x *LostReply) GetLastName() string {
 
 type LostFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // below the caller's root; empty: it has no name there
-	Ranges        []*ByteRange           `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // it has lost further ranges
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path" json:"path,omitempty"` // below the caller's root; empty: it has no name there
+	Ranges        []*ByteRange           `protobuf:"bytes,3,rep,name=ranges" json:"ranges,omitempty"`
+	More          bool                   `protobuf:"varint,4,opt,name=more" json:"more,omitempty"` // it has lost further ranges
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9169,11 +9169,11 @@ func (x *LostFile) GetMore() bool {
 // Deletion removes only versions below the layout version `below`.
 type Deletion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Below         uint32                 `protobuf:"varint,4,opt,name=below,proto3" json:"below,omitempty"`
-	InMemory      bool                   `protobuf:"varint,5,opt,name=in_memory,json=inMemory,proto3" json:"in_memory,omitempty"` // of DeletedChunks: the chunk was in memory alone, so that no backup relies on it
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"`
+	Below         uint32                 `protobuf:"varint,4,opt,name=below" json:"below,omitempty"`
+	InMemory      bool                   `protobuf:"varint,5,opt,name=in_memory,json=inMemory" json:"in_memory,omitempty"` // of DeletedChunks: the chunk was in memory alone, so that no backup relies on it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9246,7 +9246,7 @@ func (x *Deletion) GetInMemory() bool {
 // DeletedChunks reports deletions that were carried out.
 type DeletedChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Deleted       []*Deletion            `protobuf:"bytes,1,rep,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted       []*Deletion            `protobuf:"bytes,1,rep,name=deleted" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9291,14 +9291,14 @@ func (x *DeletedChunks) GetDeleted() []*Deletion {
 // ReportChunks lists all chunks of a device of stripes in [from, to).
 type ReportChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	From          uint64                 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`
-	To            uint64                 `protobuf:"fixed64,3,opt,name=to,proto3" json:"to,omitempty"` // 0: to the end; the pass over the device is complete
-	Chunks        []*ChunkReport         `protobuf:"bytes,4,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`      // applied index of the HeartbeatReply seen before the pass began
-	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                                   // chunks that were read and match their checksums: a separate slice, outside of a pass
-	Incarnation   uint64                 `protobuf:"varint,640,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                       // of the metadata that pass_started is of; 0: not said
-	ParitySample  uint32                 `protobuf:"varint,726,opt,name=parity_sample,json=paritySample,proto3" json:"parity_sample,omitempty"` // of a scrub: so many of 10,000 stripes must have their parity checked
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	From          uint64                 `protobuf:"fixed64,2,opt,name=from" json:"from,omitempty"`
+	To            uint64                 `protobuf:"fixed64,3,opt,name=to" json:"to,omitempty"` // 0: to the end; the pass over the device is complete
+	Chunks        []*ChunkReport         `protobuf:"bytes,4,rep,name=chunks" json:"chunks,omitempty"`
+	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted" json:"pass_started,omitempty"`      // applied index of the HeartbeatReply seen before the pass began
+	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub" json:"scrub,omitempty"`                                   // chunks that were read and match their checksums: a separate slice, outside of a pass
+	Incarnation   uint64                 `protobuf:"varint,640,opt,name=incarnation" json:"incarnation,omitempty"`                       // of the metadata that pass_started is of; 0: not said
+	ParitySample  uint32                 `protobuf:"varint,726,opt,name=parity_sample,json=paritySample" json:"parity_sample,omitempty"` // of a scrub: so many of 10,000 stripes must have their parity checked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9391,12 +9391,12 @@ func (x *ReportChunks) GetParitySample() uint32 {
 
 type ChunkReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Memory        bool                   `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // it is only in the memory of its chunkserver
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version" json:"version,omitempty"`
+	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc" json:"crc,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`
+	Memory        bool                   `protobuf:"varint,6,opt,name=memory" json:"memory,omitempty"` // it is only in the memory of its chunkserver
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9475,12 +9475,12 @@ func (x *ChunkReport) GetMemory() bool {
 
 type ReportChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`                             // unexplained chunks
-	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`                             // chunks that the state expects and that are missing: queued for repair
-	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"`                           // chunks that differ from their stripe records: queued for repair
-	CheckParity   []*Stripe              `protobuf:"bytes,727,rep,name=check_parity,json=checkParity,proto3" json:"check_parity,omitempty"` // the sample, of the stripes whose first parity chunk is in the slice
-	To            uint64                 `protobuf:"fixed64,700,opt,name=to,proto3" json:"to,omitempty"`                                    // only stripes below this one were judged, since too much is missing: the pass continues from it; 0: all were
+	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions" json:"deletions,omitempty"`
+	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown" json:"unknown,omitempty"`                             // unexplained chunks
+	Missing       uint64                 `protobuf:"varint,3,opt,name=missing" json:"missing,omitempty"`                             // chunks that the state expects and that are missing: queued for repair
+	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged" json:"damaged,omitempty"`                           // chunks that differ from their stripe records: queued for repair
+	CheckParity   []*Stripe              `protobuf:"bytes,727,rep,name=check_parity,json=checkParity" json:"check_parity,omitempty"` // the sample, of the stripes whose first parity chunk is in the slice
+	To            uint64                 `protobuf:"fixed64,700,opt,name=to" json:"to,omitempty"`                                    // only stripes below this one were judged, since too much is missing: the pass continues from it; 0: all were
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9561,7 +9561,7 @@ func (x *ReportChunksReply) GetTo() uint64 {
 // problems: it queues, deletes and counts nothing.
 type CheckChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slice         *ReportChunks          `protobuf:"bytes,1,opt,name=slice,proto3" json:"slice,omitempty"` // pass_started: an `applied` that was answered before the chunks were listed; unset: the request only asks for it
+	Slice         *ReportChunks          `protobuf:"bytes,1,opt,name=slice" json:"slice,omitempty"` // pass_started: an `applied` that was answered before the chunks were listed; unset: the request only asks for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9605,15 +9605,15 @@ func (x *CheckChunks) GetSlice() *ReportChunks {
 
 type CheckChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Applied       uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // log index of the state by which it was judged
-	Findings      []*ChunkFinding        `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
-	Live          uint64                 `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"` // chunks that a record claims, and that match it
-	LiveBytes     uint64                 `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes,proto3" json:"live_bytes,omitempty"`
-	Pending       uint64                 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"` // dead, or not committed yet: to be deleted, or to be claimed
-	PendingBytes  uint64                 `protobuf:"varint,6,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // the present one
-	To            uint64                 `protobuf:"fixed64,8,opt,name=to,proto3" json:"to,omitempty"`                  // only stripes below this one were judged: too much is missing; 0: all were
-	Unreported    uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices that have not reported since the metadata was restored: nothing counts as missing until they have
+	Applied       uint64                 `protobuf:"varint,1,opt,name=applied" json:"applied,omitempty"` // log index of the state by which it was judged
+	Findings      []*ChunkFinding        `protobuf:"bytes,2,rep,name=findings" json:"findings,omitempty"`
+	Live          uint64                 `protobuf:"varint,3,opt,name=live" json:"live,omitempty"` // chunks that a record claims, and that match it
+	LiveBytes     uint64                 `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes" json:"live_bytes,omitempty"`
+	Pending       uint64                 `protobuf:"varint,5,opt,name=pending" json:"pending,omitempty"` // dead, or not committed yet: to be deleted, or to be claimed
+	PendingBytes  uint64                 `protobuf:"varint,6,opt,name=pending_bytes,json=pendingBytes" json:"pending_bytes,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation" json:"incarnation,omitempty"` // the present one
+	To            uint64                 `protobuf:"fixed64,8,opt,name=to" json:"to,omitempty"`                  // only stripes below this one were judged: too much is missing; 0: all were
+	Unreported    uint64                 `protobuf:"varint,640,opt,name=unreported" json:"unreported,omitempty"` // devices that have not reported since the metadata was restored: nothing counts as missing until they have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9716,7 +9716,7 @@ func (x *CheckChunksReply) GetUnreported() uint64 {
 // explained by now, and those with an unassigned stripe number, or of a live stripe.
 type DropChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*DroppedChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // 256 at most
+	Chunks        []*DroppedChunk        `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"` // 256 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9760,11 +9760,11 @@ func (x *DropChunks) GetChunks() []*DroppedChunk {
 
 type DroppedChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9836,7 +9836,7 @@ func (x *DroppedChunk) GetLength() uint64 {
 
 type DropChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Dropped       uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // those that were not ignored, or were dropped before
+	Dropped       uint32                 `protobuf:"varint,1,opt,name=dropped" json:"dropped,omitempty"` // those that were not ignored, or were dropped before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9880,14 +9880,14 @@ func (x *DropChunksReply) GetDropped() uint32 {
 
 type ChunkFinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fault         ChunkFault             `protobuf:"varint,1,opt,name=fault,proto3,enum=moraine.wire.ChunkFault" json:"fault,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // version on the device; 0: it is missing
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`   // likewise; of a missing one, the expected one
-	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme,proto3" json:"scheme,omitempty"`    // of the stripe; unset: it has no record
-	Queued        bool                   `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`   // the stripe is already on the repair queue
-	Layout        uint32                 `protobuf:"varint,8,opt,name=layout,proto3" json:"layout,omitempty"`   // version of the stripe's record; 0: none
+	Fault         ChunkFault             `protobuf:"varint,1,opt,name=fault,enum=moraine.wire.ChunkFault" json:"fault,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"` // version on the device; 0: it is missing
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`   // likewise; of a missing one, the expected one
+	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme" json:"scheme,omitempty"`    // of the stripe; unset: it has no record
+	Queued        bool                   `protobuf:"varint,7,opt,name=queued" json:"queued,omitempty"`   // the stripe is already on the repair queue
+	Layout        uint32                 `protobuf:"varint,8,opt,name=layout" json:"layout,omitempty"`   // version of the stripe's record; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9980,11 +9980,11 @@ func (x *ChunkFinding) GetLayout() uint32 {
 
 type SetDeviceState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"`                               // out or draining until an administrator changes it, also after a restart of its server
-	AcceptLoss    bool                   `protobuf:"varint,451,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // with RETIRED, of one that is out: abandon the chunks that stripes still have on it
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	State         DeviceState            `protobuf:"varint,2,opt,name=state,enum=moraine.wire.DeviceState" json:"state,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
+	Keep          bool                   `protobuf:"varint,450,opt,name=keep" json:"keep,omitempty"`                               // out or draining until an administrator changes it, also after a restart of its server
+	AcceptLoss    bool                   `protobuf:"varint,451,opt,name=accept_loss,json=acceptLoss" json:"accept_loss,omitempty"` // with RETIRED, of one that is out: abandon the chunks that stripes still have on it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10056,29 +10056,29 @@ func (x *SetDeviceState) GetAcceptLoss() bool {
 
 type Job struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Kind          JobKind                `protobuf:"varint,2,opt,name=kind,proto3,enum=moraine.wire.JobKind" json:"kind,omitempty"`
-	State         JobState               `protobuf:"varint,3,opt,name=state,proto3,enum=moraine.wire.JobState" json:"state,omitempty"`
-	Holder        string                 `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`                            // node id of the lessee
-	LeaseEpoch    uint64                 `protobuf:"varint,5,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // raised by every lease: fences the previous one
-	LeaseUntil    uint64                 `protobuf:"varint,6,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"` // cluster time, milliseconds
-	Done          uint64                 `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`                               // units of work
-	Total         uint64                 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
-	Error         string                 `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
-	Created       uint64                 `protobuf:"varint,10,opt,name=created,proto3" json:"created,omitempty"` // cluster time, milliseconds
-	Updated       uint64                 `protobuf:"varint,11,opt,name=updated,proto3" json:"updated,omitempty"`
-	Subject       string                 `protobuf:"bytes,12,opt,name=subject,proto3" json:"subject,omitempty"` // for people: a path, a device, a run and step
-	Repairs       []*RepairTask          `protobuf:"bytes,13,rep,name=repairs,proto3" json:"repairs,omitempty"`
-	Step          *StepKey               `protobuf:"bytes,14,opt,name=step,proto3" json:"step,omitempty"`
-	Cursor        []byte                 `protobuf:"bytes,15,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	Attempts      uint32                 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`                    // leases so far
-	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // cluster time: a retry waits until then
-	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE, REWRITE, ADOPT or READ_TRACKER
-	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: the kind of jobs that it queues
-	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a finished CONCAT: of the content that it gave the inode
-	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // the Kind of the error: of a failed CONCAT, or of the last try of a job of the object tier
-	Rewrite       *RewriteTask           `protobuf:"bytes,490,opt,name=rewrite,proto3" json:"rewrite,omitempty"`                       // of a REWRITE that has not ended
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	Kind          JobKind                `protobuf:"varint,2,opt,name=kind,enum=moraine.wire.JobKind" json:"kind,omitempty"`
+	State         JobState               `protobuf:"varint,3,opt,name=state,enum=moraine.wire.JobState" json:"state,omitempty"`
+	Holder        string                 `protobuf:"bytes,4,opt,name=holder" json:"holder,omitempty"`                            // node id of the lessee
+	LeaseEpoch    uint64                 `protobuf:"varint,5,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"` // raised by every lease: fences the previous one
+	LeaseUntil    uint64                 `protobuf:"varint,6,opt,name=lease_until,json=leaseUntil" json:"lease_until,omitempty"` // cluster time, milliseconds
+	Done          uint64                 `protobuf:"varint,7,opt,name=done" json:"done,omitempty"`                               // units of work
+	Total         uint64                 `protobuf:"varint,8,opt,name=total" json:"total,omitempty"`
+	Error         string                 `protobuf:"bytes,9,opt,name=error" json:"error,omitempty"`
+	Created       uint64                 `protobuf:"varint,10,opt,name=created" json:"created,omitempty"` // cluster time, milliseconds
+	Updated       uint64                 `protobuf:"varint,11,opt,name=updated" json:"updated,omitempty"`
+	Subject       string                 `protobuf:"bytes,12,opt,name=subject" json:"subject,omitempty"` // for people: a path, a device, a run and step
+	Repairs       []*RepairTask          `protobuf:"bytes,13,rep,name=repairs" json:"repairs,omitempty"`
+	Step          *StepKey               `protobuf:"bytes,14,opt,name=step" json:"step,omitempty"`
+	Cursor        []byte                 `protobuf:"bytes,15,opt,name=cursor" json:"cursor,omitempty"`
+	Attempts      uint32                 `protobuf:"varint,16,opt,name=attempts" json:"attempts,omitempty"`                    // leases so far
+	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore" json:"not_before,omitempty"` // cluster time: a retry waits until then
+	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move" json:"move,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE, REWRITE, ADOPT or READ_TRACKER
+	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: the kind of jobs that it queues
+	Generation    uint64                 `protobuf:"varint,320,opt,name=generation" json:"generation,omitempty"`                // of a finished CONCAT: of the content that it gave the inode
+	Failed        uint32                 `protobuf:"varint,321,opt,name=failed" json:"failed,omitempty"`                        // the Kind of the error: of a failed CONCAT, or of the last try of a job of the object tier
+	Rewrite       *RewriteTask           `protobuf:"bytes,490,opt,name=rewrite" json:"rewrite,omitempty"`                       // of a REWRITE that has not ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10278,12 +10278,12 @@ func (x *Job) GetRewrite() *RewriteTask {
 // or small files, whose whole contents are to be packed together.
 type RewriteTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
-	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
-	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // only if their bytes fit in so many times fewer stripes; 0: in any case
-	Files         []uint64               `protobuf:"fixed64,5,rep,packed,name=files,proto3" json:"files,omitempty"`     // 128 at most, in order, and nothing but these; the job has no inode then
-	Settled       uint64                 `protobuf:"fixed64,6,opt,name=settled,proto3" json:"settled,omitempty"`        // of them: files with a younger stripe are left alone
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset" json:"offset,omitempty"`
+	End           uint64                 `protobuf:"varint,2,opt,name=end" json:"end,omitempty"`
+	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes" json:"stripes,omitempty"` // 64 at most
+	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer" json:"fewer,omitempty"`             // only if their bytes fit in so many times fewer stripes; 0: in any case
+	Files         []uint64               `protobuf:"fixed64,5,rep,packed,name=files" json:"files,omitempty"`     // 128 at most, in order, and nothing but these; the job has no inode then
+	Settled       uint64                 `protobuf:"fixed64,6,opt,name=settled" json:"settled,omitempty"`        // of them: files with a younger stripe are left alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10367,11 +10367,11 @@ func (x *RewriteTask) GetSettled() uint64 {
 // stripe.
 type CommitRewrite struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Stripes       []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"`
-	Files         []*RewrittenFile       `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`        // in order of the inodes
-	Promised      uint32                 `protobuf:"varint,5,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Stripes       []*Stripe              `protobuf:"bytes,3,rep,name=stripes" json:"stripes,omitempty"`
+	Files         []*RewrittenFile       `protobuf:"bytes,4,rep,name=files" json:"files,omitempty"`        // in order of the inodes
+	Promised      uint32                 `protobuf:"varint,5,opt,name=promised" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10443,9 +10443,9 @@ func (x *CommitRewrite) GetPromised() uint32 {
 
 type RewrittenFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,3,rep,name=was,proto3" json:"was,omitempty"` // the file's earlier extents in the ranges, from which the bytes were read
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Extents       []*Extent              `protobuf:"bytes,2,rep,name=extents" json:"extents,omitempty"`
+	Was           []*Extent              `protobuf:"bytes,3,rep,name=was" json:"was,omitempty"` // the file's earlier extents in the ranges, from which the bytes were read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10503,9 +10503,9 @@ func (x *RewrittenFile) GetWas() []*Extent {
 
 type RewriteReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rewritten     []uint64               `protobuf:"fixed64,1,rep,packed,name=rewritten,proto3" json:"rewritten,omitempty"` // inodes that have the stripes
-	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"`           // as in CommitReply
-	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	Rewritten     []uint64               `protobuf:"fixed64,1,rep,packed,name=rewritten" json:"rewritten,omitempty"` // inodes that have the stripes
+	Protects      uint32                 `protobuf:"varint,2,opt,name=protects" json:"protects,omitempty"`           // as in CommitReply
+	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded" json:"degraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10563,13 +10563,13 @@ func (x *RewriteReply) GetDegraded() uint32 {
 
 type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`           // as of the lease
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`           // degraded, lost device, corrupt, spread
-	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`         // targets chosen by the leader, already recorded
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // a Capability to repair the chunks of the intents
-	Missing       uint32                 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`        // a bit for each missing chunk, by index
-	Moving        uint32                 `protobuf:"varint,5,opt,name=moving,proto3" json:"moving,omitempty"`          // a bit for each chunk on a device that is being emptied
-	Recode        uint32                 `protobuf:"varint,724,opt,name=recode,proto3" json:"recode,omitempty"`        // of missing: parity to be encoded again from the data, whatever its record says
+	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe" json:"stripe,omitempty"`           // as of the lease
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason" json:"reason,omitempty"`           // degraded, lost device, corrupt, spread
+	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents" json:"intents,omitempty"`         // targets chosen by the leader, already recorded
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"` // a Capability to repair the chunks of the intents
+	Missing       uint32                 `protobuf:"varint,4,opt,name=missing" json:"missing,omitempty"`        // a bit for each missing chunk, by index
+	Moving        uint32                 `protobuf:"varint,5,opt,name=moving" json:"moving,omitempty"`          // a bit for each chunk on a device that is being emptied
+	Recode        uint32                 `protobuf:"varint,724,opt,name=recode" json:"recode,omitempty"`        // of missing: parity to be encoded again from the data, whatever its record says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10656,12 +10656,12 @@ func (x *RepairTask) GetRecode() uint32 {
 // Intent is a recorded plan to put one chunk of a stripe on a device.
 type Intent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`     // target
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`   // layout version that the new chunk carries
-	Recoded       bool                   `protobuf:"varint,722,opt,name=recoded,proto3" json:"recoded,omitempty"` // in CommitRepair: parity that was encoded again, crc is its new checksum
-	Crc           uint32                 `protobuf:"fixed32,723,opt,name=crc,proto3" json:"crc,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Device        uint32                 `protobuf:"varint,3,opt,name=device" json:"device,omitempty"`     // target
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`   // layout version that the new chunk carries
+	Recoded       bool                   `protobuf:"varint,722,opt,name=recoded" json:"recoded,omitempty"` // in CommitRepair: parity that was encoded again, crc is its new checksum
+	Crc           uint32                 `protobuf:"fixed32,723,opt,name=crc" json:"crc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10740,13 +10740,13 @@ func (x *Intent) GetCrc() uint32 {
 
 type LeaseJobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // filled in from the certificate
-	Kinds         []JobKind              `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=moraine.wire.JobKind" json:"kinds,omitempty"`
-	Max           uint32                 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
-	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer without jobs after waiting this long for work
-	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket,proto3" json:"bucket,omitempty"`                            // bucket of the mover; without one it gets no job of the object tier
-	Prefix        string                 `protobuf:"bytes,6,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // of its keys
-	Traits        *BucketTraits          `protobuf:"bytes,667,opt,name=traits,proto3" json:"traits,omitempty"`                          // of the bucket, once the mover has probed it
+	Host          string                 `protobuf:"bytes,1,opt,name=host" json:"host,omitempty"` // filled in from the certificate
+	Kinds         []JobKind              `protobuf:"varint,2,rep,packed,name=kinds,enum=moraine.wire.JobKind" json:"kinds,omitempty"`
+	Max           uint32                 `protobuf:"varint,3,opt,name=max" json:"max,omitempty"`
+	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis" json:"wait_millis,omitempty"` // answer without jobs after waiting this long for work
+	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket" json:"bucket,omitempty"`                            // bucket of the mover; without one it gets no job of the object tier
+	Prefix        string                 `protobuf:"bytes,6,opt,name=prefix" json:"prefix,omitempty"`                            // of its keys
+	Traits        *BucketTraits          `protobuf:"bytes,667,opt,name=traits" json:"traits,omitempty"`                          // of the bucket, once the mover has probed it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10832,9 +10832,9 @@ func (x *LeaseJobs) GetTraits() *BucketTraits {
 
 type JobsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Jobs          []*Job                 `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	LeaseMillis   uint64                 `protobuf:"varint,2,opt,name=lease_millis,json=leaseMillis,proto3" json:"lease_millis,omitempty"`
-	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	Jobs          []*Job                 `protobuf:"bytes,1,rep,name=jobs" json:"jobs,omitempty"`
+	LeaseMillis   uint64                 `protobuf:"varint,2,opt,name=lease_millis,json=leaseMillis" json:"lease_millis,omitempty"`
+	More          bool                   `protobuf:"varint,3,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10892,10 +10892,10 @@ func (x *JobsReply) GetMore() bool {
 
 type RenewJob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Done          uint64                 `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
-	Total         uint64                 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Done          uint64                 `protobuf:"varint,3,opt,name=done" json:"done,omitempty"`
+	Total         uint64                 `protobuf:"varint,4,opt,name=total" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10960,12 +10960,12 @@ func (x *RenewJob) GetTotal() uint64 {
 
 type FinishJob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // not empty: failed; it is retried unless final
-	Final         bool                   `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`
-	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`  // moraine.Kind of the error
-	Text          string                 `protobuf:"bytes,740,opt,name=text,proto3" json:"text,omitempty"` // of a READ_TRACKER: the content of the file
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error" json:"error,omitempty"` // not empty: failed; it is retried unless final
+	Final         bool                   `protobuf:"varint,4,opt,name=final" json:"final,omitempty"`
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind" json:"kind,omitempty"`  // moraine.Kind of the error
+	Text          string                 `protobuf:"bytes,740,opt,name=text" json:"text,omitempty"` // of a READ_TRACKER: the content of the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11044,10 +11044,10 @@ func (x *FinishJob) GetText() string {
 
 type ListJobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"` // also ended ones
-	Id            uint64                 `protobuf:"fixed64,4,opt,name=id,proto3" json:"id,omitempty"`      // only this one
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after" json:"after,omitempty"`
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit" json:"limit,omitempty"`
+	Ended         bool                   `protobuf:"varint,3,opt,name=ended" json:"ended,omitempty"` // also ended ones
+	Id            uint64                 `protobuf:"fixed64,4,opt,name=id" json:"id,omitempty"`      // only this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11112,7 +11112,7 @@ func (x *ListJobs) GetId() uint64 {
 
 type CancelJob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11159,8 +11159,8 @@ func (x *CancelJob) GetId() uint64 {
 // files.
 type QueueMove struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          JobKind                `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.JobKind" json:"kind,omitempty"`
-	Inodes        []uint64               `protobuf:"fixed64,2,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most
+	Kind          JobKind                `protobuf:"varint,1,opt,name=kind,enum=moraine.wire.JobKind" json:"kind,omitempty"`
+	Inodes        []uint64               `protobuf:"fixed64,2,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11212,9 +11212,9 @@ func (x *QueueMove) GetInodes() []uint64 {
 // BeginRepair records intents for the chunks of one job's stripes.
 type BeginRepair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"` // device 0: the leader chooses
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents" json:"intents,omitempty"` // device 0: the leader chooses
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11272,8 +11272,8 @@ func (x *BeginRepair) GetIntents() []*Intent {
 
 type BeginRepairReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents,proto3" json:"intents,omitempty"`         // as recorded
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as in RepairTask
+	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents" json:"intents,omitempty"`         // as recorded
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability" json:"capability,omitempty"` // as in RepairTask
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11326,9 +11326,9 @@ func (x *BeginRepairReply) GetCapability() []byte {
 // layout version is no longer that of the intent is Stale.
 type CommitRepair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents" json:"intents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11386,8 +11386,8 @@ func (x *CommitRepair) GetIntents() []*Intent {
 
 type CommitRepairReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stale         []uint64               `protobuf:"fixed64,1,rep,packed,name=stale,proto3" json:"stale,omitempty"` // unchanged stripes
-	Committed     uint64                 `protobuf:"varint,2,opt,name=committed,proto3" json:"committed,omitempty"`
+	Stale         []uint64               `protobuf:"fixed64,1,rep,packed,name=stale" json:"stale,omitempty"` // unchanged stripes
+	Committed     uint64                 `protobuf:"varint,2,opt,name=committed" json:"committed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11439,7 +11439,7 @@ func (x *CommitRepairReply) GetCommitted() uint64 {
 // EndIntents ends intents that will not be carried out.
 type EndIntents struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents,proto3" json:"intents,omitempty"`
+	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents" json:"intents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11486,12 +11486,12 @@ func (x *EndIntents) GetIntents() []*Intent {
 // attributes give as parent.
 type Usage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // sum of the sizes of files
-	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes,proto3" json:"inodes,omitempty"`
-	QuotaBytes    uint64                 `protobuf:"varint,4,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`    // 0: none
-	QuotaInodes   uint64                 `protobuf:"varint,5,opt,name=quota_inodes,json=quotaInodes,proto3" json:"quota_inodes,omitempty"` // 0: none
-	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`                                   // in a list of quotas
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes" json:"bytes,omitempty"` // sum of the sizes of files
+	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes" json:"inodes,omitempty"`
+	QuotaBytes    uint64                 `protobuf:"varint,4,opt,name=quota_bytes,json=quotaBytes" json:"quota_bytes,omitempty"`    // 0: none
+	QuotaInodes   uint64                 `protobuf:"varint,5,opt,name=quota_inodes,json=quotaInodes" json:"quota_inodes,omitempty"` // 0: none
+	Path          string                 `protobuf:"bytes,6,opt,name=path" json:"path,omitempty"`                                   // in a list of quotas
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11570,7 +11570,7 @@ func (x *Usage) GetPath() string {
 
 type GetUsage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // a directory; for a file: its directory
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"` // a directory; for a file: its directory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11614,11 +11614,11 @@ func (x *GetUsage) GetInode() uint64 {
 
 type UsageReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Usage         *Usage                 `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
-	Limited       bool                   `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`                      // a quota applies here
-	RoomBytes     uint64                 `protobuf:"varint,3,opt,name=room_bytes,json=roomBytes,proto3" json:"room_bytes,omitempty"` // if limited: the space that all quotas leave
-	RoomInodes    uint64                 `protobuf:"varint,4,opt,name=room_inodes,json=roomInodes,proto3" json:"room_inodes,omitempty"`
-	Quota         *Usage                 `protobuf:"bytes,5,opt,name=quota,proto3" json:"quota,omitempty"` // if limited: the nearest directory with one, unless it is outside the caller's scope
+	Usage         *Usage                 `protobuf:"bytes,1,opt,name=usage" json:"usage,omitempty"`
+	Limited       bool                   `protobuf:"varint,2,opt,name=limited" json:"limited,omitempty"`                      // a quota applies here
+	RoomBytes     uint64                 `protobuf:"varint,3,opt,name=room_bytes,json=roomBytes" json:"room_bytes,omitempty"` // if limited: the space that all quotas leave
+	RoomInodes    uint64                 `protobuf:"varint,4,opt,name=room_inodes,json=roomInodes" json:"room_inodes,omitempty"`
+	Quota         *Usage                 `protobuf:"bytes,5,opt,name=quota" json:"quota,omitempty"` // if limited: the nearest directory with one, unless it is outside the caller's scope
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11691,9 +11691,9 @@ func (x *UsageReply) GetQuota() *Usage {
 // SetQuota limits what may be below a directory. Both 0 remove its quota.
 type SetQuota struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes" json:"bytes,omitempty"`
+	Inodes        uint64                 `protobuf:"varint,3,opt,name=inodes" json:"inodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11751,8 +11751,8 @@ func (x *SetQuota) GetInodes() uint64 {
 
 type ListQuotas struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // directory
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after" json:"after,omitempty"` // directory
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11803,9 +11803,9 @@ func (x *ListQuotas) GetLimit() uint32 {
 
 type QuotasReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Quotas        []*Usage               `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	Last          uint64                 `protobuf:"fixed64,3,opt,name=last,proto3" json:"last,omitempty"` // of the directories listed
+	Quotas        []*Usage               `protobuf:"bytes,1,rep,name=quotas" json:"quotas,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
+	Last          uint64                 `protobuf:"fixed64,3,opt,name=last" json:"last,omitempty"` // of the directories listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11903,21 +11903,21 @@ func (*Recount) Descriptor() ([]byte, []int) {
 // leases. A session has one standing at a time.
 type Leases struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing; it only grows in a session
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"` // the standing; it only grows in a session
 	// Begin this standing: the session does not use its cache until the answer comes.
 	// It may have held leases on `held`, exact except for changes past entry `exact` of
 	// the log. 0: no leases.
-	Begin      bool     `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
-	Exact      uint64   `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
-	Held       []uint64 `protobuf:"fixed64,4,rep,packed,name=held,proto3" json:"held,omitempty"`
-	Ack        uint64   `protobuf:"varint,5,opt,name=ack,proto3" json:"ack,omitempty"`                                 // recalls up to this number are carried out
-	Renew      bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
-	WaitMillis uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, if there is none
-	Returned   []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session no longer holds
-	Returns    uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that arrives later is void
+	Begin      bool     `protobuf:"varint,2,opt,name=begin" json:"begin,omitempty"`
+	Exact      uint64   `protobuf:"varint,3,opt,name=exact" json:"exact,omitempty"`
+	Held       []uint64 `protobuf:"fixed64,4,rep,packed,name=held" json:"held,omitempty"`
+	Ack        uint64   `protobuf:"varint,5,opt,name=ack" json:"ack,omitempty"`                                 // recalls up to this number are carried out
+	Renew      bool     `protobuf:"varint,6,opt,name=renew" json:"renew,omitempty"`                             // give the leases another term
+	WaitMillis uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis" json:"wait_millis,omitempty"` // how long to wait for a recall, if there is none
+	Returned   []uint64 `protobuf:"fixed64,8,rep,packed,name=returned" json:"returned,omitempty"`               // leases that the session no longer holds
+	Returns    uint64   `protobuf:"varint,9,opt,name=returns" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that arrives later is void
 	// Delegations whose recall the session knows of, and whose end it has not been answered yet:
 	// the answer does not name them again, and does not come early because of them.
-	Ending        []uint64 `protobuf:"fixed64,800,rep,packed,name=ending,proto3" json:"ending,omitempty"` // 4,096 at most
+	Ending        []uint64 `protobuf:"fixed64,800,rep,packed,name=ending" json:"ending,omitempty"` // 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12026,14 +12026,14 @@ type LeasesReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The service does not know the standing (another leader, or the term had ended):
 	// there are no leases.
-	Ended      bool      `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
-	Renewed    bool      `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
-	TermMillis uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`
-	Recalls    []*Recall `protobuf:"bytes,4,rep,name=recalls,proto3" json:"recalls,omitempty"` // all past the request's ack
-	Exact      uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, the leases are exact except for changes past this entry
+	Ended      bool      `protobuf:"varint,1,opt,name=ended" json:"ended,omitempty"`
+	Renewed    bool      `protobuf:"varint,2,opt,name=renewed" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
+	TermMillis uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis" json:"term_millis,omitempty"`
+	Recalls    []*Recall `protobuf:"bytes,4,rep,name=recalls" json:"recalls,omitempty"` // all past the request's ack
+	Exact      uint64    `protobuf:"varint,5,opt,name=exact" json:"exact,omitempty"`    // with these carried out, the leases are exact except for changes past this entry
 	// Delegations that others wait for: the session applies nothing more there by itself, sends what
 	// it has queued, and then EndDelegation. It is not renewed until it has.
-	Delegations   []uint64 `protobuf:"fixed64,800,rep,packed,name=delegations,proto3" json:"delegations,omitempty"`
+	Delegations   []uint64 `protobuf:"fixed64,800,rep,packed,name=delegations" json:"delegations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12113,9 +12113,9 @@ func (x *LeasesReply) GetDelegations() []uint64 {
 // Recall ends the right to answer something from the cache.
 type Recall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
-	Touches       []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
-	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
+	Number        uint64                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"` // counts up from 1 in a standing
+	Touches       []*Touch               `protobuf:"bytes,2,rep,name=touches" json:"touches,omitempty"`
+	All           bool                   `protobuf:"varint,3,opt,name=all" json:"all,omitempty"` // everything, and all leases
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12174,10 +12174,10 @@ func (x *Recall) GetAll() bool {
 // Touch is a change: of an entry of a directory, or of the attributes of an inode.
 type Touch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease,proto3" json:"lease,omitempty"` // inode whose lease covers it
-	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // whose attributes changed, or that got or lost the name
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // of the entry; empty for attributes
-	Gone          bool                   `protobuf:"varint,206,opt,name=gone,proto3" json:"gone,omitempty"`  // of attributes: the inode itself was removed
+	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease" json:"lease,omitempty"` // inode whose lease covers it
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode" json:"inode,omitempty"` // whose attributes changed, or that got or lost the name
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`     // of the entry; empty for attributes
+	Gone          bool                   `protobuf:"varint,206,opt,name=gone" json:"gone,omitempty"`  // of attributes: the inode itself was removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12243,10 +12243,10 @@ func (x *Touch) GetGone() bool {
 // LeaseGrant comes with an answer.
 type LeaseGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing under which they are granted
-	Leases        []uint64               `protobuf:"fixed64,2,rep,packed,name=leases,proto3" json:"leases,omitempty"`
-	Complete      bool                   `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"` // of a mutation: touched is everything that it changed
-	Touched       []*Touch               `protobuf:"bytes,4,rep,name=touched,proto3" json:"touched,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"` // the standing under which they are granted
+	Leases        []uint64               `protobuf:"fixed64,2,rep,packed,name=leases" json:"leases,omitempty"`
+	Complete      bool                   `protobuf:"varint,3,opt,name=complete" json:"complete,omitempty"` // of a mutation: touched is everything that it changed
+	Touched       []*Touch               `protobuf:"bytes,4,rep,name=touched" json:"touched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12312,10 +12312,10 @@ func (x *LeaseGrant) GetTouched() []*Touch {
 // Watch requests changes below a directory.
 type Watch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	After         uint64                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`                             // changes of entries of the log past this one; 0: from now on
-	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for one
-	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation,proto3" json:"incarnation,omitempty"`               // that `after` is of: WatchReply.incarnation
+	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory" json:"directory,omitempty"`
+	After         uint64                 `protobuf:"varint,2,opt,name=after" json:"after,omitempty"`                             // changes of entries of the log past this one; 0: from now on
+	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis" json:"wait_millis,omitempty"` // how long to wait for one
+	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation" json:"incarnation,omitempty"`               // that `after` is of: WatchReply.incarnation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12380,12 +12380,12 @@ func (x *Watch) GetIncarnation() uint64 {
 
 type WatchEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          WatchKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.WatchKind" json:"kind,omitempty"`
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // below the directory; empty for the directory itself
-	OldPath       string                 `protobuf:"bytes,3,opt,name=old_path,json=oldPath,proto3" json:"old_path,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,4,opt,name=inode,proto3" json:"inode,omitempty"`
-	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`                          // entry of the log
-	Type          FileType               `protobuf:"varint,6,opt,name=type,proto3,enum=moraine.wire.FileType" json:"type,omitempty"` // not of what was removed, or is gone by now
+	Kind          WatchKind              `protobuf:"varint,1,opt,name=kind,enum=moraine.wire.WatchKind" json:"kind,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path" json:"path,omitempty"` // below the directory; empty for the directory itself
+	OldPath       string                 `protobuf:"bytes,3,opt,name=old_path,json=oldPath" json:"old_path,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,4,opt,name=inode" json:"inode,omitempty"`
+	Index         uint64                 `protobuf:"varint,5,opt,name=index" json:"index,omitempty"`                          // entry of the log
+	Type          FileType               `protobuf:"varint,6,opt,name=type,enum=moraine.wire.FileType" json:"type,omitempty"` // not of what was removed, or is gone by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12464,10 +12464,10 @@ func (x *WatchEvent) GetType() FileType {
 
 type WatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`                 // value of `after` for the next request
-	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`             // changes may be missing: read the directory again
-	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the metadata, that `next` is of: give it as `incarnation`
+	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events" json:"events,omitempty"`
+	Next          uint64                 `protobuf:"varint,2,opt,name=next" json:"next,omitempty"`                 // value of `after` for the next request
+	Resync        bool                   `protobuf:"varint,3,opt,name=resync" json:"resync,omitempty"`             // changes may be missing: read the directory again
+	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation" json:"incarnation,omitempty"` // of the metadata, that `next` is of: give it as `incarnation`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12532,8 +12532,8 @@ func (x *WatchReply) GetIncarnation() uint64 {
 
 type MemberAddress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12586,12 +12586,12 @@ func (x *MemberAddress) GetAddresses() []string {
 // first participation, to each of its peers.
 type MemberBeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // random name of its --data: after the loss of its disk it has another
-	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                // of its --data; 0: unknown yet
-	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                               // of that incarnation: two incarnations under one number differ in it
-	WantSecret    []byte                 `protobuf:"bytes,621,opt,name=want_secret,json=wantSecret,proto3" json:"want_secret,omitempty"` // id of the cluster's secret, if the server lacks it
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId" json:"data_id,omitempty"` // random name of its --data: after the loss of its disk it has another
+	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status" json:"status,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation" json:"incarnation,omitempty"`                // of its --data; 0: unknown yet
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark" json:"mark,omitempty"`                               // of that incarnation: two incarnations under one number differ in it
+	WantSecret    []byte                 `protobuf:"bytes,621,opt,name=want_secret,json=wantSecret" json:"want_secret,omitempty"` // id of the cluster's secret, if the server lacks it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12670,16 +12670,16 @@ func (x *MemberBeat) GetWantSecret() []byte {
 
 type MemberBeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`              // of the server that answers
-	Fresh           bool                   `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has nothing but the first configuration of its group
-	Accepted        bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"` // from the leader: it may participate
-	Refused         string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`    // from the leader: it must not, and why
-	Leader          string                 `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`      // as far as the answering server knows
-	LeaderAddresses []string               `protobuf:"bytes,6,rep,name=leader_addresses,json=leaderAddresses,proto3" json:"leader_addresses,omitempty"`
-	Incarnation     uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the server that answers, as in MemberBeat
-	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`
-	Stage           MemberStage            `protobuf:"varint,342,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
-	Secret          []byte                 `protobuf:"bytes,621,opt,name=secret,proto3" json:"secret,omitempty"` // the requested one; only to metadata servers
+	Id              string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`              // of the server that answers
+	Fresh           bool                   `protobuf:"varint,2,opt,name=fresh" json:"fresh,omitempty"`       // it has nothing but the first configuration of its group
+	Accepted        bool                   `protobuf:"varint,3,opt,name=accepted" json:"accepted,omitempty"` // from the leader: it may participate
+	Refused         string                 `protobuf:"bytes,4,opt,name=refused" json:"refused,omitempty"`    // from the leader: it must not, and why
+	Leader          string                 `protobuf:"bytes,5,opt,name=leader" json:"leader,omitempty"`      // as far as the answering server knows
+	LeaderAddresses []string               `protobuf:"bytes,6,rep,name=leader_addresses,json=leaderAddresses" json:"leader_addresses,omitempty"`
+	Incarnation     uint64                 `protobuf:"varint,340,opt,name=incarnation" json:"incarnation,omitempty"` // of the server that answers, as in MemberBeat
+	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark" json:"mark,omitempty"`
+	Stage           MemberStage            `protobuf:"varint,342,opt,name=stage,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
+	Secret          []byte                 `protobuf:"bytes,621,opt,name=secret" json:"secret,omitempty"` // the requested one; only to metadata servers
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -12787,22 +12787,22 @@ func (x *MemberBeatReply) GetSecret() []byte {
 // MemberStatus is what only a metadata server itself knows.
 type MemberStatus struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
-	Release             string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
-	Level               uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build supports
-	Term                uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Applied             uint64                 `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
-	LogFirst            uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst,proto3" json:"log_first,omitempty"`
-	LogLast             uint64                 `protobuf:"varint,6,opt,name=log_last,json=logLast,proto3" json:"log_last,omitempty"`
-	LogBytes            uint64                 `protobuf:"varint,7,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	SnapshotIndex       uint64                 `protobuf:"varint,8,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"` // 0: none
-	SnapshotBytes       uint64                 `protobuf:"varint,9,opt,name=snapshot_bytes,json=snapshotBytes,proto3" json:"snapshot_bytes,omitempty"`
-	SnapshotAgeMillis   int64                  `protobuf:"varint,10,opt,name=snapshot_age_millis,json=snapshotAgeMillis,proto3" json:"snapshot_age_millis,omitempty"`
-	Apply               *Latencies             `protobuf:"bytes,11,opt,name=apply,proto3" json:"apply,omitempty"`   // of a batch of entries, since the start
-	Append              *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
-	LowSpace            bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
-	Commit              uint64                 `protobuf:"varint,340,opt,name=commit,proto3" json:"commit,omitempty"`                                                        // last entry that it knows to be on a majority
-	LeaderContactMillis int64                  `protobuf:"varint,341,opt,name=leader_contact_millis,json=leaderContactMillis,proto3" json:"leader_contact_millis,omitempty"` // since it last received from a leader; 0: it leads; negative: never
-	AppendWaitsMillis   uint64                 `protobuf:"varint,342,opt,name=append_waits_millis,json=appendWaitsMillis,proto3" json:"append_waits_millis,omitempty"`       // for how long the running write to the log has waited
+	Release             string                 `protobuf:"bytes,1,opt,name=release" json:"release,omitempty"`
+	Level               uint64                 `protobuf:"varint,2,opt,name=level" json:"level,omitempty"` // the newest feature level that its build supports
+	Term                uint64                 `protobuf:"varint,3,opt,name=term" json:"term,omitempty"`
+	Applied             uint64                 `protobuf:"varint,4,opt,name=applied" json:"applied,omitempty"`
+	LogFirst            uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst" json:"log_first,omitempty"`
+	LogLast             uint64                 `protobuf:"varint,6,opt,name=log_last,json=logLast" json:"log_last,omitempty"`
+	LogBytes            uint64                 `protobuf:"varint,7,opt,name=log_bytes,json=logBytes" json:"log_bytes,omitempty"`
+	SnapshotIndex       uint64                 `protobuf:"varint,8,opt,name=snapshot_index,json=snapshotIndex" json:"snapshot_index,omitempty"` // 0: none
+	SnapshotBytes       uint64                 `protobuf:"varint,9,opt,name=snapshot_bytes,json=snapshotBytes" json:"snapshot_bytes,omitempty"`
+	SnapshotAgeMillis   int64                  `protobuf:"varint,10,opt,name=snapshot_age_millis,json=snapshotAgeMillis" json:"snapshot_age_millis,omitempty"`
+	Apply               *Latencies             `protobuf:"bytes,11,opt,name=apply" json:"apply,omitempty"`   // of a batch of entries, since the start
+	Append              *Latencies             `protobuf:"bytes,12,opt,name=append" json:"append,omitempty"` // of a durable append to the log, since the start
+	LowSpace            bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace" json:"low_space,omitempty"`
+	Commit              uint64                 `protobuf:"varint,340,opt,name=commit" json:"commit,omitempty"`                                                        // last entry that it knows to be on a majority
+	LeaderContactMillis int64                  `protobuf:"varint,341,opt,name=leader_contact_millis,json=leaderContactMillis" json:"leader_contact_millis,omitempty"` // since it last received from a leader; 0: it leads; negative: never
+	AppendWaitsMillis   uint64                 `protobuf:"varint,342,opt,name=append_waits_millis,json=appendWaitsMillis" json:"append_waits_millis,omitempty"`       // for how long the running write to the log has waited
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -12953,10 +12953,10 @@ func (x *MemberStatus) GetAppendWaitsMillis() uint64 {
 // quantiles' buckets.
 type Latencies struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Count         uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	P50Micros     uint64                 `protobuf:"varint,2,opt,name=p50_micros,json=p50Micros,proto3" json:"p50_micros,omitempty"`
-	P99Micros     uint64                 `protobuf:"varint,3,opt,name=p99_micros,json=p99Micros,proto3" json:"p99_micros,omitempty"`
-	MaxMicros     uint64                 `protobuf:"varint,4,opt,name=max_micros,json=maxMicros,proto3" json:"max_micros,omitempty"` // upper bound of the slowest one's bucket
+	Count         uint64                 `protobuf:"varint,1,opt,name=count" json:"count,omitempty"`
+	P50Micros     uint64                 `protobuf:"varint,2,opt,name=p50_micros,json=p50Micros" json:"p50_micros,omitempty"`
+	P99Micros     uint64                 `protobuf:"varint,3,opt,name=p99_micros,json=p99Micros" json:"p99_micros,omitempty"`
+	MaxMicros     uint64                 `protobuf:"varint,4,opt,name=max_micros,json=maxMicros" json:"max_micros,omitempty"` // upper bound of the slowest one's bucket
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13057,18 +13057,18 @@ func (*GetMembers) Descriptor() ([]byte, []int) {
 
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Voter         bool                   `protobuf:"varint,3,opt,name=voter,proto3" json:"voter,omitempty"`
-	Leader        bool                   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
-	Alive         bool                   `protobuf:"varint,5,opt,name=alive,proto3" json:"alive,omitempty"`
-	Match         uint64                 `protobuf:"varint,6,opt,name=match,proto3" json:"match,omitempty"`                                      // last entry that it is known to have
-	Lag           uint64                 `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                          // committed entries that it lacks
-	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis,proto3" json:"contact_millis,omitempty"` // since its last answer; negative: none
-	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`                                     // unset if this leader has received nothing from it
-	Waiting       bool                   `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                 // it is no member: it waits to be added
-	Seated        bool                   `protobuf:"varint,11,opt,name=seated,proto3" json:"seated,omitempty"`                                   // the state knows its --data
-	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`                                          // why a member has no vote yet
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses" json:"addresses,omitempty"`
+	Voter         bool                   `protobuf:"varint,3,opt,name=voter" json:"voter,omitempty"`
+	Leader        bool                   `protobuf:"varint,4,opt,name=leader" json:"leader,omitempty"`
+	Alive         bool                   `protobuf:"varint,5,opt,name=alive" json:"alive,omitempty"`
+	Match         uint64                 `protobuf:"varint,6,opt,name=match" json:"match,omitempty"`                                      // last entry that it is known to have
+	Lag           uint64                 `protobuf:"varint,7,opt,name=lag" json:"lag,omitempty"`                                          // committed entries that it lacks
+	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis" json:"contact_millis,omitempty"` // since its last answer; negative: none
+	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status" json:"status,omitempty"`                                     // unset if this leader has received nothing from it
+	Waiting       bool                   `protobuf:"varint,10,opt,name=waiting" json:"waiting,omitempty"`                                 // it is no member: it waits to be added
+	Seated        bool                   `protobuf:"varint,11,opt,name=seated" json:"seated,omitempty"`                                   // the state knows its --data
+	Why           string                 `protobuf:"bytes,12,opt,name=why" json:"why,omitempty"`                                          // why a member has no vote yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13189,16 +13189,16 @@ func (x *Member) GetWhy() string {
 
 type MembersReply struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Cluster          []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation      uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	FeatureLevel     uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	Term             uint64                 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
-	Commit           uint64                 `protobuf:"varint,5,opt,name=commit,proto3" json:"commit,omitempty"`
-	Members          []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	Sessions         uint64                 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	Leases           uint64                 `protobuf:"varint,8,opt,name=leases,proto3" json:"leases,omitempty"`
-	LeadershipMillis uint64                 `protobuf:"varint,9,opt,name=leadership_millis,json=leadershipMillis,proto3" json:"leadership_millis,omitempty"` // since this server began to lead
-	Commands         []*CommandCount        `protobuf:"bytes,10,rep,name=commands,proto3" json:"commands,omitempty"`                                         // answered by this leader since its process started, most frequent first
+	Cluster          []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation      uint64                 `protobuf:"varint,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	FeatureLevel     uint64                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel" json:"feature_level,omitempty"`
+	Term             uint64                 `protobuf:"varint,4,opt,name=term" json:"term,omitempty"`
+	Commit           uint64                 `protobuf:"varint,5,opt,name=commit" json:"commit,omitempty"`
+	Members          []*Member              `protobuf:"bytes,6,rep,name=members" json:"members,omitempty"`
+	Sessions         uint64                 `protobuf:"varint,7,opt,name=sessions" json:"sessions,omitempty"`
+	Leases           uint64                 `protobuf:"varint,8,opt,name=leases" json:"leases,omitempty"`
+	LeadershipMillis uint64                 `protobuf:"varint,9,opt,name=leadership_millis,json=leadershipMillis" json:"leadership_millis,omitempty"` // since this server began to lead
+	Commands         []*CommandCount        `protobuf:"bytes,10,rep,name=commands" json:"commands,omitempty"`                                         // answered by this leader since its process started, most frequent first
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -13305,10 +13305,10 @@ func (x *MembersReply) GetCommands() []*CommandCount {
 
 type CommandCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Failed        uint64                 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
-	Reads         bool                   `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"` // it is a read
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count" json:"count,omitempty"`
+	Failed        uint64                 `protobuf:"varint,3,opt,name=failed" json:"failed,omitempty"`
+	Reads         bool                   `protobuf:"varint,4,opt,name=reads" json:"reads,omitempty"` // it is a read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13375,8 +13375,8 @@ func (x *CommandCount) GetReads() bool {
 // soon as it has caught up. Adding an existing member changes nothing.
 type AddMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // HOST:PORT or unix:PATH, for servers and clients
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address" json:"address,omitempty"` // HOST:PORT or unix:PATH, for servers and clients
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13428,7 +13428,7 @@ func (x *AddMember) GetAddress() string {
 // RemoveMember removes a server. A former member counts as removed.
 type RemoveMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13473,7 +13473,7 @@ func (x *RemoveMember) GetId() string {
 // FinishUpgrade raises the feature level to the newest that every member supports.
 type FinishUpgrade struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Level         uint64                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"` // 0: the newest that all support
+	Level         uint64                 `protobuf:"varint,1,opt,name=level" json:"level,omitempty"` // 0: the newest that all support
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13519,10 +13519,10 @@ func (x *FinishUpgrade) GetLevel() uint64 {
 // moves, and the clone appears when it is whole. The reply has the job.
 type CloneTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // the directory
-	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Snapshot      bool                   `protobuf:"varint,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // nothing in the clone can change: it can only be removed, as a whole
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"` // the directory
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent" json:"parent,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`
+	Snapshot      bool                   `protobuf:"varint,4,opt,name=snapshot" json:"snapshot,omitempty"` // nothing in the clone can change: it can only be removed, as a whole
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13592,11 +13592,11 @@ func (x *CloneTree) GetSnapshot() bool {
 // 10,000 ranges at most.
 type Concat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Ranges        []*CloneRange          `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	Link          *LinkTarget            `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`         // keep is not supported
-	Consume       uint64                 `protobuf:"fixed64,4,opt,name=consume,proto3" json:"consume,omitempty"` // a directory that is removed, with everything below it, in the entry that gives the name; 0: none
-	Mtime         int64                  `protobuf:"varint,5,opt,name=mtime,proto3" json:"mtime,omitempty"`      // 0: the time of that entry
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Ranges        []*CloneRange          `protobuf:"bytes,2,rep,name=ranges" json:"ranges,omitempty"`
+	Link          *LinkTarget            `protobuf:"bytes,3,opt,name=link" json:"link,omitempty"`         // keep is not supported
+	Consume       uint64                 `protobuf:"fixed64,4,opt,name=consume" json:"consume,omitempty"` // a directory that is removed, with everything below it, in the entry that gives the name; 0: none
+	Mtime         int64                  `protobuf:"varint,5,opt,name=mtime" json:"mtime,omitempty"`      // 0: the time of that entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13670,7 +13670,7 @@ func (x *Concat) GetMtime() int64 {
 // partitions again.
 type RaiseRouting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"` // the current one; if there is a later one it does nothing
+	From          uint64                 `protobuf:"varint,1,opt,name=from" json:"from,omitempty"` // the current one; if there is a later one it does nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13716,9 +13716,9 @@ func (x *RaiseRouting) GetFrom() uint64 {
 // The last piece may be read again.
 type ReadBackup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"` // the reader is done: drop the snapshot
+	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup" json:"backup,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset" json:"offset,omitempty"`
+	End           bool                   `protobuf:"varint,3,opt,name=end" json:"end,omitempty"` // the reader is done: drop the snapshot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13776,14 +13776,14 @@ func (x *ReadBackup) GetEnd() bool {
 
 type ReadBackupReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
-	Applied       uint64                 `protobuf:"varint,2,opt,name=applied,proto3" json:"applied,omitempty"` // index of the last entry in it, at least
-	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Cluster       []byte                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`                                        // of the whole, in bytes
-	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`                                         // empty: the end
-	HorizonMillis uint64                 `protobuf:"varint,9,opt,name=horizon_millis,json=horizonMillis,proto3" json:"horizon_millis,omitempty"` // the backup horizon at the time
+	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup" json:"backup,omitempty"`
+	Applied       uint64                 `protobuf:"varint,2,opt,name=applied" json:"applied,omitempty"` // index of the last entry in it, at least
+	Term          uint64                 `protobuf:"varint,6,opt,name=term" json:"term,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation" json:"incarnation,omitempty"`
+	Cluster       []byte                 `protobuf:"bytes,8,opt,name=cluster" json:"cluster,omitempty"`
+	Size          uint64                 `protobuf:"varint,3,opt,name=size" json:"size,omitempty"`                                        // of the whole, in bytes
+	Data          []byte                 `protobuf:"bytes,4,opt,name=data" json:"data,omitempty"`                                         // empty: the end
+	HorizonMillis uint64                 `protobuf:"varint,9,opt,name=horizon_millis,json=horizonMillis" json:"horizon_millis,omitempty"` // the backup horizon at the time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13913,10 +13913,10 @@ func (*GetLeader) Descriptor() ([]byte, []int) {
 
 type LeaderReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // "": it knows none
-	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // the answering server leads and serves
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"` // "": it knows none
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses" json:"addresses,omitempty"`
+	Term          uint64                 `protobuf:"varint,3,opt,name=term" json:"term,omitempty"`
+	Serving       bool                   `protobuf:"varint,4,opt,name=serving" json:"serving,omitempty"` // the answering server leads and serves
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14019,13 +14019,13 @@ func (*GetMember) Descriptor() ([]byte, []int) {
 
 type MemberReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Stage         MemberStage            `protobuf:"varint,2,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
-	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`    // the leader that it follows; itself, if it leads; "": it knows none
-	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // it leads, and serves
-	Status        *MemberStatus          `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
-	Members       []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`          // as its log has them: only id, addresses and voter
-	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of its --data; 0: unknown yet
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	Stage         MemberStage            `protobuf:"varint,2,opt,name=stage,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
+	Leader        string                 `protobuf:"bytes,3,opt,name=leader" json:"leader,omitempty"`    // the leader that it follows; itself, if it leads; "": it knows none
+	Serving       bool                   `protobuf:"varint,4,opt,name=serving" json:"serving,omitempty"` // it leads, and serves
+	Status        *MemberStatus          `protobuf:"bytes,5,opt,name=status" json:"status,omitempty"`
+	Members       []*Member              `protobuf:"bytes,6,rep,name=members" json:"members,omitempty"`          // as its log has them: only id, addresses and voter
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation" json:"incarnation,omitempty"` // of its --data; 0: unknown yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14113,10 +14113,10 @@ func (x *MemberReply) GetIncarnation() uint64 {
 // are kept, since an earlier incarnation may have committed them.
 type ListQuarantine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	AfterDevice   uint32                 `protobuf:"varint,1,opt,name=after_device,json=afterDevice,proto3" json:"after_device,omitempty"` // continue after this chunk
-	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"`
-	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // at most 4,096, which is also the default
+	AfterDevice   uint32                 `protobuf:"varint,1,opt,name=after_device,json=afterDevice" json:"after_device,omitempty"` // continue after this chunk
+	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe" json:"after_stripe,omitempty"`
+	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex" json:"after_index,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"` // at most 4,096, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14181,12 +14181,12 @@ func (x *ListQuarantine) GetLimit() uint32 {
 
 type QuarantinedChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Host          string                 `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
-	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // in which the stripe number was assigned
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	Host          string                 `protobuf:"bytes,2,opt,name=host" json:"host,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,4,opt,name=index" json:"index,omitempty"`
+	Length        uint64                 `protobuf:"varint,5,opt,name=length" json:"length,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation" json:"incarnation,omitempty"` // in which the stripe number was assigned
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14265,7 +14265,7 @@ func (x *QuarantinedChunk) GetIncarnation() uint64 {
 
 type AdoptReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Adopted       uint64                 `protobuf:"varint,1,opt,name=adopted,proto3" json:"adopted,omitempty"` // chunks that records name from now on
+	Adopted       uint64                 `protobuf:"varint,1,opt,name=adopted" json:"adopted,omitempty"` // chunks that records name from now on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14309,10 +14309,10 @@ func (x *AdoptReply) GetAdopted() uint64 {
 
 type QuarantineReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*QuarantinedChunk    `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`                                     // by device, stripe and index
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                                        // there are more after the last
-	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`          // of all, by the devices' last reports
-	UnlistedBytes uint64                 `protobuf:"varint,5,opt,name=unlisted_bytes,json=unlistedBytes,proto3" json:"unlisted_bytes,omitempty"` // of those: too many to list, or not yet reported to this leader
+	Chunks        []*QuarantinedChunk    `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"`                                     // by device, stripe and index
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`                                        // there are more after the last
+	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes" json:"total_bytes,omitempty"`          // of all, by the devices' last reports
+	UnlistedBytes uint64                 `protobuf:"varint,5,opt,name=unlisted_bytes,json=unlistedBytes" json:"unlisted_bytes,omitempty"` // of those: too many to list, or not yet reported to this leader
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14378,13 +14378,13 @@ func (x *QuarantineReply) GetUnlistedBytes() uint64 {
 // FileLock is an advisory lock on a range of a file.
 type FileLock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"` // of the owner
-	Owner         uint64                 `protobuf:"fixed64,2,opt,name=owner,proto3" json:"owner,omitempty"`     // the owner's number in its session
-	Flock         bool                   `protobuf:"varint,3,opt,name=flock,proto3" json:"flock,omitempty"`      // made by flock, which ignores those of fcntl
-	Write         bool                   `protobuf:"varint,4,opt,name=write,proto3" json:"write,omitempty"`      // excludes all others; false: only those that write
-	Start         uint64                 `protobuf:"varint,5,opt,name=start,proto3" json:"start,omitempty"`
-	End           uint64                 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"` // after the last byte; 2^63: the end of every file
-	Pid           uint32                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"` // process of the owner, on its node
+	Session       uint64                 `protobuf:"fixed64,1,opt,name=session" json:"session,omitempty"` // of the owner
+	Owner         uint64                 `protobuf:"fixed64,2,opt,name=owner" json:"owner,omitempty"`     // the owner's number in its session
+	Flock         bool                   `protobuf:"varint,3,opt,name=flock" json:"flock,omitempty"`      // made by flock, which ignores those of fcntl
+	Write         bool                   `protobuf:"varint,4,opt,name=write" json:"write,omitempty"`      // excludes all others; false: only those that write
+	Start         uint64                 `protobuf:"varint,5,opt,name=start" json:"start,omitempty"`
+	End           uint64                 `protobuf:"varint,6,opt,name=end" json:"end,omitempty"` // after the last byte; 2^63: the end of every file
+	Pid           uint32                 `protobuf:"varint,7,opt,name=pid" json:"pid,omitempty"` // process of the owner, on its node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14473,9 +14473,9 @@ func (x *FileLock) GetPid() uint32 {
 // that lock and nothing changes.
 type SetLock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"` // without session
-	Unlock        bool                   `protobuf:"varint,3,opt,name=unlock,proto3" json:"unlock,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock" json:"lock,omitempty"` // without session
+	Unlock        bool                   `protobuf:"varint,3,opt,name=unlock" json:"unlock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14534,8 +14534,8 @@ func (x *SetLock) GetUnlock() bool {
 // GetLock finds a lock that would prevent a lock. The answer is a LockReply.
 type GetLock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14588,9 +14588,9 @@ func (x *GetLock) GetLock() *FileLock {
 // for ever.
 type AwaitLock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"` // without session
-	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Lock          *FileLock              `protobuf:"bytes,2,opt,name=lock" json:"lock,omitempty"` // without session
+	WaitMillis    uint32                 `protobuf:"varint,3,opt,name=wait_millis,json=waitMillis" json:"wait_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14648,8 +14648,8 @@ func (x *AwaitLock) GetWaitMillis() uint32 {
 
 type LockReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conflict      *FileLock              `protobuf:"bytes,1,opt,name=conflict,proto3" json:"conflict,omitempty"`  // a lock that prevents the requested one; none: nothing does
-	Deadlock      bool                   `protobuf:"varint,2,opt,name=deadlock,proto3" json:"deadlock,omitempty"` // of AwaitLock: its holder waits for the session's owner
+	Conflict      *FileLock              `protobuf:"bytes,1,opt,name=conflict" json:"conflict,omitempty"`  // a lock that prevents the requested one; none: nothing does
+	Deadlock      bool                   `protobuf:"varint,2,opt,name=deadlock" json:"deadlock,omitempty"` // of AwaitLock: its holder waits for the session's owner
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14702,8 +14702,8 @@ func (x *LockReply) GetDeadlock() bool {
 // it makes there.
 type Delegate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`    // the directory; 0: only numbers
-	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"` // inode numbers to reserve besides those that the session has, 65,536 at most; four reservations at most are kept, the newest
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`    // the directory; 0: only numbers
+	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers" json:"numbers,omitempty"` // inode numbers to reserve besides those that the session has, 65,536 at most; four reservations at most are kept, the newest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14754,12 +14754,12 @@ func (x *Delegate) GetNumbers() uint32 {
 
 type DelegateReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Delegated     bool                   `protobuf:"varint,1,opt,name=delegated,proto3" json:"delegated,omitempty"`
-	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`       // it is not
-	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"`     // of the directory, with delegated
-	First         uint64                 `protobuf:"fixed64,4,opt,name=first,proto3" json:"first,omitempty"` // reserved: inodes first .. first+count-1
-	Count         uint32                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	Nobody        uint32                 `protobuf:"varint,6,opt,name=nobody,proto3" json:"nobody,omitempty"` // user and group that take the place of root in what the session makes; 0: root stays
+	Delegated     bool                   `protobuf:"varint,1,opt,name=delegated" json:"delegated,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why" json:"why,omitempty"`       // it is not
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr" json:"attr,omitempty"`     // of the directory, with delegated
+	First         uint64                 `protobuf:"fixed64,4,opt,name=first" json:"first,omitempty"` // reserved: inodes first .. first+count-1
+	Count         uint32                 `protobuf:"varint,5,opt,name=count" json:"count,omitempty"`
+	Nobody        uint32                 `protobuf:"varint,6,opt,name=nobody" json:"nobody,omitempty"` // user and group that take the place of root in what the session makes; 0: root stays
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14839,7 +14839,7 @@ func (x *DelegateReply) GetNobody() uint32 {
 // EndDelegation gives directories back. Those that are not delegated to the session are ignored.
 type EndDelegation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14885,7 +14885,7 @@ func (x *EndDelegation) GetInodes() []uint64 {
 // fails changes nothing, and does not stop those that follow.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ops           []*BatchOp             `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"` // 512 at most, and 1 MiB
+	Ops           []*BatchOp             `protobuf:"bytes,1,rep,name=ops" json:"ops,omitempty"` // 512 at most, and 1 MiB
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14931,9 +14931,9 @@ func (x *Batch) GetOps() []*BatchOp {
 // Stale.
 type BatchOp struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Inode    uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`      // of a create: the inode's number, reserved and above all that were used
-	At       int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it; 0: the time of the entry
-	Delegate bool                   `protobuf:"varint,3,opt,name=delegate,proto3" json:"delegate,omitempty"` // of a new directory: it is delegated to the session
+	Inode    uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`      // of a create: the inode's number, reserved and above all that were used
+	At       int64                  `protobuf:"varint,2,opt,name=at" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it; 0: the time of the entry
+	Delegate bool                   `protobuf:"varint,3,opt,name=delegate" json:"delegate,omitempty"` // of a new directory: it is delegated to the session
 	// Types that are valid to be assigned to Op:
 	//
 	//	*BatchOp_Create
@@ -15054,23 +15054,23 @@ type isBatchOp_Op interface {
 }
 
 type BatchOp_Create struct {
-	Create *Create `protobuf:"bytes,10,opt,name=create,proto3,oneof"` // not unlinked, no tenant; the name must be free
+	Create *Create `protobuf:"bytes,10,opt,name=create,oneof"` // not unlinked, no tenant; the name must be free
 }
 
 type BatchOp_Remove struct {
-	Remove *Remove `protobuf:"bytes,11,opt,name=remove,proto3,oneof"`
+	Remove *Remove `protobuf:"bytes,11,opt,name=remove,oneof"`
 }
 
 type BatchOp_Rename struct {
-	Rename *Rename `protobuf:"bytes,12,opt,name=rename,proto3,oneof"`
+	Rename *Rename `protobuf:"bytes,12,opt,name=rename,oneof"`
 }
 
 type BatchOp_SetAttr struct {
-	SetAttr *SetAttr `protobuf:"bytes,13,opt,name=set_attr,json=setAttr,proto3,oneof"`
+	SetAttr *SetAttr `protobuf:"bytes,13,opt,name=set_attr,json=setAttr,oneof"`
 }
 
 type BatchOp_Commit struct {
-	Commit *Commit `protobuf:"bytes,14,opt,name=commit,proto3,oneof"` // REPLACE with content; no link
+	Commit *Commit `protobuf:"bytes,14,opt,name=commit,oneof"` // REPLACE with content; no link
 }
 
 func (*BatchOp_Create) isBatchOp_Op() {}
@@ -15085,7 +15085,7 @@ func (*BatchOp_Commit) isBatchOp_Op() {}
 
 type BatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Results       []*BatchResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"` // of each change, in order
+	Results       []*BatchResult         `protobuf:"bytes,1,rep,name=results" json:"results,omitempty"` // of each change, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15129,8 +15129,8 @@ func (x *BatchReply) GetResults() []*BatchResult {
 
 type BatchResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Undelegated   bool                   `protobuf:"varint,2,opt,name=undelegated,proto3" json:"undelegated,omitempty"` // of a new directory: it is not delegated as requested, since the session has too many
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
+	Undelegated   bool                   `protobuf:"varint,2,opt,name=undelegated" json:"undelegated,omitempty"` // of a new directory: it is not delegated as requested, since the session has too many
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15618,14 +15618,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"eta_millis\x18\x05 \x01(\x04R\tetaMillis\x12%\n" +
 	"\x0eelapsed_millis\x18\x06 \x01(\x04R\relapsedMillis\x12\x1a\n" +
-	"\bscanning\x18\a \x01(\rR\bscanning\"\xb6\x01\n" +
-	"\fSetRebalance\x12\x1b\n" +
-	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12(\n" +
-	"\rband_permille\x18\x02 \x01(\rH\x01R\fbandPermille\x88\x01\x01\x12-\n" +
-	"\x10bytes_per_second\x18\x03 \x01(\x04H\x02R\x0ebytesPerSecond\x88\x01\x01B\t\n" +
-	"\a_pausedB\x10\n" +
-	"\x0e_band_permilleB\x13\n" +
-	"\x11_bytes_per_second\"\xd3\x04\n" +
+	"\bscanning\x18\a \x01(\rR\bscanning\"\x8a\x01\n" +
+	"\fSetRebalance\x12\x1d\n" +
+	"\x06paused\x18\x01 \x01(\bB\x05\xaa\x01\x02\b\x01R\x06paused\x12*\n" +
+	"\rband_permille\x18\x02 \x01(\rB\x05\xaa\x01\x02\b\x01R\fbandPermille\x12/\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x0ebytesPerSecond\"\xd3\x04\n" +
 	"\tRebalance\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.moraine.wire.RebalanceStateR\x05state\x12#\n" +
 	"\rband_permille\x18\x02 \x01(\rR\fbandPermille\x123\n" +
@@ -16569,7 +16566,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x14MEMBER_STAGE_UNKNOWN\x10\x00\x12\x14\n" +
 	"\x10MEMBER_STAGE_NEW\x10\x01\x12\x19\n" +
 	"\x15MEMBER_STAGE_ADMITTED\x10\x02\x12\x18\n" +
-	"\x14MEMBER_STAGE_ENTERED\x10\x03B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x14MEMBER_STAGE_ENTERED\x10\x03B4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_metadata_proto_rawDescOnce sync.Once
@@ -17281,7 +17278,6 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Delegate)(nil),
 		(*MetaResponse_Batch)(nil),
 	}
-	file_metadata_proto_msgTypes[19].OneofWrappers = []any{}
 	file_metadata_proto_msgTypes[156].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),

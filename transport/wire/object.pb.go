@@ -341,20 +341,20 @@ func (FlushPolicy) EnumDescriptor() ([]byte, []int) {
 // never do.
 type Object struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`                             // whole key, with the tier's prefix
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`                     // of a versioned bucket; empty elsewhere
-	Etag          string                 `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`                           // as the store returned it, without quotes
-	Size          uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`                          // bytes
-	Crc           uint32                 `protobuf:"fixed32,7,opt,name=crc,proto3" json:"crc,omitempty"`                           // CRC32C of all bytes
-	Inode         uint64                 `protobuf:"fixed64,8,opt,name=inode,proto3" json:"inode,omitempty"`                       // inode of its content
-	Generation    uint64                 `protobuf:"varint,9,opt,name=generation,proto3" json:"generation,omitempty"`              // and its generation
-	RefCount      uint32                 `protobuf:"varint,10,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"` // extent tables that refer to it, and one for the inode whose newest object it is
-	Piece         uint64                 `protobuf:"varint,11,opt,name=piece,proto3" json:"piece,omitempty"`                       // length of the checksummed pieces, bytes; the last one may be shorter
-	Tenant        uint32                 `protobuf:"varint,12,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Kept          bool                   `protobuf:"varint,13,opt,name=kept,proto3" json:"kept,omitempty"`                                     // at a key of its own, no longer at a path
-	Verified      Verified               `protobuf:"varint,663,opt,name=verified,proto3,enum=moraine.wire.Verified" json:"verified,omitempty"` // how its bytes were compared with ours; nothing is evicted to an unverified one
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket" json:"bucket,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key" json:"key,omitempty"`                             // whole key, with the tier's prefix
+	Version       string                 `protobuf:"bytes,4,opt,name=version" json:"version,omitempty"`                     // of a versioned bucket; empty elsewhere
+	Etag          string                 `protobuf:"bytes,5,opt,name=etag" json:"etag,omitempty"`                           // as the store returned it, without quotes
+	Size          uint64                 `protobuf:"varint,6,opt,name=size" json:"size,omitempty"`                          // bytes
+	Crc           uint32                 `protobuf:"fixed32,7,opt,name=crc" json:"crc,omitempty"`                           // CRC32C of all bytes
+	Inode         uint64                 `protobuf:"fixed64,8,opt,name=inode" json:"inode,omitempty"`                       // inode of its content
+	Generation    uint64                 `protobuf:"varint,9,opt,name=generation" json:"generation,omitempty"`              // and its generation
+	RefCount      uint32                 `protobuf:"varint,10,opt,name=ref_count,json=refCount" json:"ref_count,omitempty"` // extent tables that refer to it, and one for the inode whose newest object it is
+	Piece         uint64                 `protobuf:"varint,11,opt,name=piece" json:"piece,omitempty"`                       // length of the checksummed pieces, bytes; the last one may be shorter
+	Tenant        uint32                 `protobuf:"varint,12,opt,name=tenant" json:"tenant,omitempty"`
+	Kept          bool                   `protobuf:"varint,13,opt,name=kept" json:"kept,omitempty"`                                     // at a key of its own, no longer at a path
+	Verified      Verified               `protobuf:"varint,663,opt,name=verified,enum=moraine.wire.Verified" json:"verified,omitempty"` // how its bytes were compared with ours; nothing is evicted to an unverified one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,12 +490,12 @@ func (x *Object) GetVerified() Verified {
 // BucketTraits are the features that a probe found in a bucket.
 type BucketTraits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`                                       // s3://BUCKET/PREFIX
-	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`                  // it computes the CRC32C of whole objects, and refuses a mismatch
-	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"`       // If-None-Match: * is a condition of a completion
-	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`                     // If-Match is one
-	IfMatchDelete bool                   `protobuf:"varint,5,opt,name=if_match_delete,json=ifMatchDelete,proto3" json:"if_match_delete,omitempty"` // it is also one of a deletion
-	Versioned     bool                   `protobuf:"varint,6,opt,name=versioned,proto3" json:"versioned,omitempty"`                                // a replaced or deleted object stays, as an older version
+	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket" json:"bucket,omitempty"`                                       // s3://BUCKET/PREFIX
+	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc" json:"whole_crc,omitempty"`                  // it computes the CRC32C of whole objects, and refuses a mismatch
+	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch" json:"if_none_match,omitempty"`       // If-None-Match: * is a condition of a completion
+	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch" json:"if_match,omitempty"`                     // If-Match is one
+	IfMatchDelete bool                   `protobuf:"varint,5,opt,name=if_match_delete,json=ifMatchDelete" json:"if_match_delete,omitempty"` // it is also one of a deletion
+	Versioned     bool                   `protobuf:"varint,6,opt,name=versioned" json:"versioned,omitempty"`                                // a replaced or deleted object stays, as an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,8 +576,8 @@ func (x *BucketTraits) GetVersioned() bool {
 // multiple of the piece.
 type ObjectPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Etag          string                 `protobuf:"bytes,1,opt,name=etag,proto3" json:"etag,omitempty"`
-	Crc           uint32                 `protobuf:"fixed32,2,opt,name=crc,proto3" json:"crc,omitempty"` // CRC32C
+	Etag          string                 `protobuf:"bytes,1,opt,name=etag" json:"etag,omitempty"`
+	Crc           uint32                 `protobuf:"fixed32,2,opt,name=crc" json:"crc,omitempty"` // CRC32C
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,18 +629,18 @@ func (x *ObjectPart) GetCrc() uint32 {
 // ObjectIntent announces a change of one key, under a job's lease.
 type ObjectIntent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          IntentKind             `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.IntentKind" json:"kind,omitempty"`
-	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the flushed inode
-	UploadId      string                 `protobuf:"bytes,5,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`        // empty: none was recorded; a successor aborts all uploads of the key
-	LeaseEpoch    uint64                 `protobuf:"varint,6,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // of the lease under which it was made
-	Completing    bool                   `protobuf:"varint,7,opt,name=completing,proto3" json:"completing,omitempty"`                   // the upload may have been completed: HEAD tells
-	Etag          string                 `protobuf:"bytes,8,opt,name=etag,proto3" json:"etag,omitempty"`                                // completing: the object's ETag, if it is predictable
-	Size          uint64                 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`                               // completing: of the object
-	Crc           uint32                 `protobuf:"fixed32,10,opt,name=crc,proto3" json:"crc,omitempty"`                               // completing: of the object
-	SourceKey     string                 `protobuf:"bytes,11,opt,name=source_key,json=sourceKey,proto3" json:"source_key,omitempty"`    // COPY: the source
-	Object        uint64                 `protobuf:"fixed64,12,opt,name=object,proto3" json:"object,omitempty"`                         // COPY, DELETE: the object with these bytes
+	Kind          IntentKind             `protobuf:"varint,1,opt,name=kind,enum=moraine.wire.IntentKind" json:"kind,omitempty"`
+	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket" json:"bucket,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key" json:"key,omitempty"`
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation" json:"generation,omitempty"`                   // of the flushed inode
+	UploadId      string                 `protobuf:"bytes,5,opt,name=upload_id,json=uploadId" json:"upload_id,omitempty"`        // empty: none was recorded; a successor aborts all uploads of the key
+	LeaseEpoch    uint64                 `protobuf:"varint,6,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"` // of the lease under which it was made
+	Completing    bool                   `protobuf:"varint,7,opt,name=completing" json:"completing,omitempty"`                   // the upload may have been completed: HEAD tells
+	Etag          string                 `protobuf:"bytes,8,opt,name=etag" json:"etag,omitempty"`                                // completing: the object's ETag, if it is predictable
+	Size          uint64                 `protobuf:"varint,9,opt,name=size" json:"size,omitempty"`                               // completing: of the object
+	Crc           uint32                 `protobuf:"fixed32,10,opt,name=crc" json:"crc,omitempty"`                               // completing: of the object
+	SourceKey     string                 `protobuf:"bytes,11,opt,name=source_key,json=sourceKey" json:"source_key,omitempty"`    // COPY: the source
+	Object        uint64                 `protobuf:"fixed64,12,opt,name=object" json:"object,omitempty"`                         // COPY, DELETE: the object with these bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,17 +762,17 @@ func (x *ObjectIntent) GetObject() uint64 {
 // MoveTask describes a leased FLUSH, STAGE, EVICT or DELETE_OBJECT job.
 type MoveTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`                             // of the inode, as of the lease
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`                             // in the namespace, as of the lease
-	Bucket        string                 `protobuf:"bytes,3,opt,name=bucket,proto3" json:"bucket,omitempty"`                         // to which the holder of the lease writes
-	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                               // FLUSH: the key of the object
-	Object        *Object                `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`                         // FLUSH: the object at the key now, if any. STAGE, EVICT: the clean one. DELETE_OBJECT: the one to delete
-	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent,proto3" json:"intent,omitempty"`                         // the unsettled intent of a former holder
-	KeepFirst     bool                   `protobuf:"varint,7,opt,name=keep_first,json=keepFirst,proto3" json:"keep_first,omitempty"` // FLUSH: object must be copied away before the key is overwritten
-	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey,proto3" json:"keep_key,omitempty"`        // FLUSH with keep_first: the key of the copy
-	Overwrite     bool                   `protobuf:"varint,664,opt,name=overwrite,proto3" json:"overwrite,omitempty"`                // FLUSH: the policy permits replacing an object that this cluster did not write
-	Cluster       []byte                 `protobuf:"bytes,665,opt,name=cluster,proto3" json:"cluster,omitempty"`                     // its UUID: with inode it identifies this cluster's objects
-	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup,proto3" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was cancelled or abandoned
+	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr" json:"attr,omitempty"`                             // of the inode, as of the lease
+	Path          string                 `protobuf:"bytes,2,opt,name=path" json:"path,omitempty"`                             // in the namespace, as of the lease
+	Bucket        string                 `protobuf:"bytes,3,opt,name=bucket" json:"bucket,omitempty"`                         // to which the holder of the lease writes
+	Key           string                 `protobuf:"bytes,4,opt,name=key" json:"key,omitempty"`                               // FLUSH: the key of the object
+	Object        *Object                `protobuf:"bytes,5,opt,name=object" json:"object,omitempty"`                         // FLUSH: the object at the key now, if any. STAGE, EVICT: the clean one. DELETE_OBJECT: the one to delete
+	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent" json:"intent,omitempty"`                         // the unsettled intent of a former holder
+	KeepFirst     bool                   `protobuf:"varint,7,opt,name=keep_first,json=keepFirst" json:"keep_first,omitempty"` // FLUSH: object must be copied away before the key is overwritten
+	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey" json:"keep_key,omitempty"`        // FLUSH with keep_first: the key of the copy
+	Overwrite     bool                   `protobuf:"varint,664,opt,name=overwrite" json:"overwrite,omitempty"`                // FLUSH: the policy permits replacing an object that this cluster did not write
+	Cluster       []byte                 `protobuf:"bytes,665,opt,name=cluster" json:"cluster,omitempty"`                     // its UUID: with inode it identifies this cluster's objects
+	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was cancelled or abandoned
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -890,9 +890,9 @@ func (x *MoveTask) GetCleanup() bool {
 // Stale if the inode has another generation.
 type BeginObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Intent        *ObjectIntent          `protobuf:"bytes,3,opt,name=intent,proto3" json:"intent,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Intent        *ObjectIntent          `protobuf:"bytes,3,opt,name=intent" json:"intent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -952,8 +952,8 @@ func (x *BeginObject) GetIntent() *ObjectIntent {
 // nothing was sent.
 type EndObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1006,12 +1006,12 @@ func (x *EndObject) GetLeaseEpoch() uint64 {
 // confirmed.
 type CommitFlush struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Object        *Object                `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`                      // id, ref_count, tenant and inode are filled in
-	Sums          []uint32               `protobuf:"fixed32,4,rep,packed,name=sums,proto3" json:"sums,omitempty"`                 // CRC32C of each piece, in order, from first_sum on
-	FirstSum      uint64                 `protobuf:"varint,5,opt,name=first_sum,json=firstSum,proto3" json:"first_sum,omitempty"` // checksums of large objects are sent before, in several requests
-	Final         bool                   `protobuf:"varint,6,opt,name=final,proto3" json:"final,omitempty"`                       // this one records the object
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Object        *Object                `protobuf:"bytes,3,opt,name=object" json:"object,omitempty"`                      // id, ref_count, tenant and inode are filled in
+	Sums          []uint32               `protobuf:"fixed32,4,rep,packed,name=sums" json:"sums,omitempty"`                 // CRC32C of each piece, in order, from first_sum on
+	FirstSum      uint64                 `protobuf:"varint,5,opt,name=first_sum,json=firstSum" json:"first_sum,omitempty"` // checksums of large objects are sent before, in several requests
+	Final         bool                   `protobuf:"varint,6,opt,name=final" json:"final,omitempty"`                       // this one records the object
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,9 +1092,9 @@ func (x *CommitFlush) GetFinal() bool {
 // were copied under the job's COPY intent. Its old key becomes free.
 type MoveObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Object        *Object                `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"` // id; and the new key, version, etag
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Object        *Object                `protobuf:"bytes,3,opt,name=object" json:"object,omitempty"` // id; and the new key, version, etag
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1154,10 +1154,10 @@ func (x *MoveObject) GetObject() *Object {
 // has checked that the store still has it.
 type CommitEvict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	Object        uint64                 `protobuf:"fixed64,4,opt,name=object,proto3" json:"object,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation" json:"generation,omitempty"`
+	Object        uint64                 `protobuf:"fixed64,4,opt,name=object" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1224,14 +1224,14 @@ func (x *CommitEvict) GetObject() uint64 {
 // generation and this object. The generation stays: the bytes are the same.
 type CommitStage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	Object        uint64                 `protobuf:"fixed64,5,opt,name=object,proto3" json:"object,omitempty"`
-	Stripes       []*Stripe              `protobuf:"bytes,6,rep,name=stripes,proto3" json:"stripes,omitempty"`
-	Extents       []*Extent              `protobuf:"bytes,7,rep,name=extents,proto3" json:"extents,omitempty"`
-	Promised      uint32                 `protobuf:"varint,8,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode" json:"inode,omitempty"`
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation" json:"generation,omitempty"`
+	Object        uint64                 `protobuf:"fixed64,5,opt,name=object" json:"object,omitempty"`
+	Stripes       []*Stripe              `protobuf:"bytes,6,rep,name=stripes" json:"stripes,omitempty"`
+	Extents       []*Extent              `protobuf:"bytes,7,rep,name=extents" json:"extents,omitempty"`
+	Promised      uint32                 `protobuf:"varint,8,opt,name=promised" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1325,8 +1325,8 @@ func (x *CommitStage) GetPromised() uint32 {
 // DeletedObject reports that the store answered the delete of the job's object.
 type DeletedObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch" json:"lease_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1378,9 +1378,9 @@ func (x *DeletedObject) GetLeaseEpoch() uint64 {
 // GetObject reads an object's record, and checksums of its pieces.
 type GetObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
-	FirstSum      uint64                 `protobuf:"varint,2,opt,name=first_sum,json=firstSum,proto3" json:"first_sum,omitempty"`
-	Sums          uint32                 `protobuf:"varint,3,opt,name=sums,proto3" json:"sums,omitempty"` // how many, 4,096 at most
+	Object        uint64                 `protobuf:"fixed64,1,opt,name=object" json:"object,omitempty"`
+	FirstSum      uint64                 `protobuf:"varint,2,opt,name=first_sum,json=firstSum" json:"first_sum,omitempty"`
+	Sums          uint32                 `protobuf:"varint,3,opt,name=sums" json:"sums,omitempty"` // how many, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1438,8 +1438,8 @@ func (x *GetObject) GetSums() uint32 {
 
 type ObjectReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Sums          []uint32               `protobuf:"fixed32,2,rep,packed,name=sums,proto3" json:"sums,omitempty"`
+	Object        *Object                `protobuf:"bytes,1,opt,name=object" json:"object,omitempty"`
+	Sums          []uint32               `protobuf:"fixed32,2,rep,packed,name=sums" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1527,23 +1527,23 @@ func (*GetTier) Descriptor() ([]byte, []int) {
 
 type TierReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Objects         uint64                 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
-	Bytes           uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // in objects
-	QueuedFlushes   uint64                 `protobuf:"varint,3,opt,name=queued_flushes,json=queuedFlushes,proto3" json:"queued_flushes,omitempty"`
-	QueuedStages    uint64                 `protobuf:"varint,4,opt,name=queued_stages,json=queuedStages,proto3" json:"queued_stages,omitempty"`
-	QueuedEvictions uint64                 `protobuf:"varint,5,opt,name=queued_evictions,json=queuedEvictions,proto3" json:"queued_evictions,omitempty"`
-	QueuedDeletions uint64                 `protobuf:"varint,6,opt,name=queued_deletions,json=queuedDeletions,proto3" json:"queued_deletions,omitempty"`
-	Intents         uint64                 `protobuf:"varint,7,opt,name=intents,proto3" json:"intents,omitempty"` // announced and not settled
-	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys,proto3" json:"unsettled_keys,omitempty"`
-	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                       // used by hosts, each once
-	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                         // hosts with a bucket
-	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                       // of those that movers have probed, as far as this leader knows
-	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                       // of the same buckets, and of those that have objects but no host
-	Stuck           uint64                 `protobuf:"varint,742,opt,name=stuck,proto3" json:"stuck,omitempty"`                        // live jobs that fail again and again
-	StuckJob        uint64                 `protobuf:"fixed64,743,opt,name=stuck_job,json=stuckJob,proto3" json:"stuck_job,omitempty"` // the oldest of them; 0: not found
-	StuckSubject    string                 `protobuf:"bytes,744,opt,name=stuck_subject,json=stuckSubject,proto3" json:"stuck_subject,omitempty"`
-	StuckError      string                 `protobuf:"bytes,745,opt,name=stuck_error,json=stuckError,proto3" json:"stuck_error,omitempty"`
-	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis,proto3" json:"led_millis,omitempty"` // for how long the leader has led: it received traits since then
+	Objects         uint64                 `protobuf:"varint,1,opt,name=objects" json:"objects,omitempty"`
+	Bytes           uint64                 `protobuf:"varint,2,opt,name=bytes" json:"bytes,omitempty"` // in objects
+	QueuedFlushes   uint64                 `protobuf:"varint,3,opt,name=queued_flushes,json=queuedFlushes" json:"queued_flushes,omitempty"`
+	QueuedStages    uint64                 `protobuf:"varint,4,opt,name=queued_stages,json=queuedStages" json:"queued_stages,omitempty"`
+	QueuedEvictions uint64                 `protobuf:"varint,5,opt,name=queued_evictions,json=queuedEvictions" json:"queued_evictions,omitempty"`
+	QueuedDeletions uint64                 `protobuf:"varint,6,opt,name=queued_deletions,json=queuedDeletions" json:"queued_deletions,omitempty"`
+	Intents         uint64                 `protobuf:"varint,7,opt,name=intents" json:"intents,omitempty"` // announced and not settled
+	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys" json:"unsettled_keys,omitempty"`
+	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets" json:"buckets,omitempty"`                       // used by hosts, each once
+	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts" json:"hosts,omitempty"`                         // hosts with a bucket
+	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits" json:"traits,omitempty"`                       // of those that movers have probed, as far as this leader knows
+	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health" json:"health,omitempty"`                       // of the same buckets, and of those that have objects but no host
+	Stuck           uint64                 `protobuf:"varint,742,opt,name=stuck" json:"stuck,omitempty"`                        // live jobs that fail again and again
+	StuckJob        uint64                 `protobuf:"fixed64,743,opt,name=stuck_job,json=stuckJob" json:"stuck_job,omitempty"` // the oldest of them; 0: not found
+	StuckSubject    string                 `protobuf:"bytes,744,opt,name=stuck_subject,json=stuckSubject" json:"stuck_subject,omitempty"`
+	StuckError      string                 `protobuf:"bytes,745,opt,name=stuck_error,json=stuckError" json:"stuck_error,omitempty"`
+	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis" json:"led_millis,omitempty"` // for how long the leader has led: it received traits since then
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1700,9 +1700,9 @@ func (x *TierReply) GetLedMillis() uint64 {
 // BucketHealth is the health of a bucket as a chunkserver sees it.
 type BucketHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tried         bool                   `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`                                // a request was answered, or failed
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                                 // error of the last request; empty: it was answered
-	SinceMillis   uint64                 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"` // since the first of the consecutive failed requests or, without error, the last answer
+	Tried         bool                   `protobuf:"varint,1,opt,name=tried" json:"tried,omitempty"`                                // a request was answered, or failed
+	Error         string                 `protobuf:"bytes,2,opt,name=error" json:"error,omitempty"`                                 // error of the last request; empty: it was answered
+	SinceMillis   uint64                 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis" json:"since_millis,omitempty"` // since the first of the consecutive failed requests or, without error, the last answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1761,14 +1761,14 @@ func (x *BucketHealth) GetSinceMillis() uint64 {
 // BucketStatus is the health of a bucket as its hosts see it.
 type BucketStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Bucket         string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that use it, and are up; 0: none, and it has objects
-	Answered       uint32                 `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`                                   // of them, those whose last request it answered
-	Failed         uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                       // those whose last request failed; for the others it is unknown
-	Error          string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                          // of one of these
-	Host           string                 `protobuf:"bytes,6,opt,name=host,proto3" json:"host,omitempty"`                                            // that host
-	FailingMillis  uint64                 `protobuf:"varint,7,opt,name=failing_millis,json=failingMillis,proto3" json:"failing_millis,omitempty"`    // the longest failure of them
-	AnsweredMillis uint64                 `protobuf:"varint,8,opt,name=answered_millis,json=answeredMillis,proto3" json:"answered_millis,omitempty"` // since the last answer to any of them; 0 if there is none
+	Bucket         string                 `protobuf:"bytes,1,opt,name=bucket" json:"bucket,omitempty"`
+	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts" json:"hosts,omitempty"`                                         // that use it, and are up; 0: none, and it has objects
+	Answered       uint32                 `protobuf:"varint,3,opt,name=answered" json:"answered,omitempty"`                                   // of them, those whose last request it answered
+	Failed         uint32                 `protobuf:"varint,4,opt,name=failed" json:"failed,omitempty"`                                       // those whose last request failed; for the others it is unknown
+	Error          string                 `protobuf:"bytes,5,opt,name=error" json:"error,omitempty"`                                          // of one of these
+	Host           string                 `protobuf:"bytes,6,opt,name=host" json:"host,omitempty"`                                            // that host
+	FailingMillis  uint64                 `protobuf:"varint,7,opt,name=failing_millis,json=failingMillis" json:"failing_millis,omitempty"`    // the longest failure of them
+	AnsweredMillis uint64                 `protobuf:"varint,8,opt,name=answered_millis,json=answeredMillis" json:"answered_millis,omitempty"` // since the last answer to any of them; 0 if there is none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1862,11 +1862,11 @@ func (x *BucketStatus) GetAnsweredMillis() uint64 {
 // ObjectCheck compares an object of a bucket with its record.
 type ObjectCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // the record it was compared with: id, bucket, key, version and etag count
-	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece with other bytes. GOOD: of the piece that was read, if read is set
-	Read          bool                   `protobuf:"varint,4,opt,name=read,proto3" json:"read,omitempty"`     // GOOD: a piece was read and matches its recorded checksum, in addition to the HEAD
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`    // from the store, for people
+	Object        *Object                `protobuf:"bytes,1,opt,name=object" json:"object,omitempty"` // the record it was compared with: id, bucket, key, version and etag count
+	State         ObjectState            `protobuf:"varint,2,opt,name=state,enum=moraine.wire.ObjectState" json:"state,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"` // CORRUPT: of the piece with other bytes. GOOD: of the piece that was read, if read is set
+	Read          bool                   `protobuf:"varint,4,opt,name=read" json:"read,omitempty"`     // GOOD: a piece was read and matches its recorded checksum, in addition to the HEAD
+	Error         string                 `protobuf:"bytes,5,opt,name=error" json:"error,omitempty"`    // from the store, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1939,7 +1939,7 @@ func (x *ObjectCheck) GetError() string {
 // ReportObjects reports what hosts found in their bucket.
 type ReportObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Checks        []*ObjectCheck         `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	Checks        []*ObjectCheck         `protobuf:"bytes,1,rep,name=checks" json:"checks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1985,7 +1985,7 @@ func (x *ReportObjects) GetChecks() []*ObjectCheck {
 // returns the progress of such a check.
 type CheckObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Start         bool                   `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"` // an automatic check, which runs at a low rate, continues at the full one
+	Start         bool                   `protobuf:"varint,1,opt,name=start" json:"start,omitempty"` // an automatic check, which runs at a low rate, continues at the full one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2029,15 +2029,15 @@ func (x *CheckObjects) GetStart() bool {
 
 type CheckObjectsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Check         uint64                 `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // number of the check: another number means that it was restarted
-	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
-	Total         uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"` // objects in all buckets
-	Checked       uint64                 `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
-	Good          uint64                 `protobuf:"varint,5,opt,name=good,proto3" json:"good,omitempty"`
-	Bad           uint64                 `protobuf:"varint,6,opt,name=bad,proto3" json:"bad,omitempty"`
-	Unknown       uint64                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"` // the rest: they could not be compared
-	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`      // why, of one of them
-	Full          bool                   `protobuf:"varint,9,opt,name=full,proto3" json:"full,omitempty"`       // it runs at the full rate
+	Check         uint64                 `protobuf:"varint,1,opt,name=check" json:"check,omitempty"` // number of the check: another number means that it was restarted
+	Done          bool                   `protobuf:"varint,2,opt,name=done" json:"done,omitempty"`
+	Total         uint64                 `protobuf:"varint,3,opt,name=total" json:"total,omitempty"` // objects in all buckets
+	Checked       uint64                 `protobuf:"varint,4,opt,name=checked" json:"checked,omitempty"`
+	Good          uint64                 `protobuf:"varint,5,opt,name=good" json:"good,omitempty"`
+	Bad           uint64                 `protobuf:"varint,6,opt,name=bad" json:"bad,omitempty"`
+	Unknown       uint64                 `protobuf:"varint,7,opt,name=unknown" json:"unknown,omitempty"` // the rest: they could not be compared
+	Error         string                 `protobuf:"bytes,8,opt,name=error" json:"error,omitempty"`      // why, of one of them
+	Full          bool                   `protobuf:"varint,9,opt,name=full" json:"full,omitempty"`       // it runs at the full rate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2138,8 +2138,8 @@ func (x *CheckObjectsReply) GetFull() bool {
 // ListBadObjects lists the objects that are not in their bucket as recorded.
 type ListBadObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // object
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which is also the default
+	After         uint64                 `protobuf:"fixed64,1,opt,name=after" json:"after,omitempty"` // object
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit" json:"limit,omitempty"`  // 1,000 at most, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2190,15 +2190,15 @@ func (x *ListBadObjects) GetLimit() uint32 {
 
 type BadObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece
-	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	Evicted       bool                   `protobuf:"varint,5,opt,name=evicted,proto3" json:"evicted,omitempty"` // files have bytes only in it
-	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`        // of its source file, below the caller's root; empty: it has no name there
-	Ranges        []*ByteRange           `protobuf:"bytes,7,rep,name=ranges,proto3" json:"ranges,omitempty"`    // of that file
-	More          bool                   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`       // there are more ranges
-	Others        bool                   `protobuf:"varint,9,opt,name=others,proto3" json:"others,omitempty"`   // other files, such as clones, also have bytes in it
+	Object        *Object                `protobuf:"bytes,1,opt,name=object" json:"object,omitempty"`
+	State         ObjectState            `protobuf:"varint,2,opt,name=state,enum=moraine.wire.ObjectState" json:"state,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"` // CORRUPT: of the piece
+	Error         string                 `protobuf:"bytes,4,opt,name=error" json:"error,omitempty"`
+	Evicted       bool                   `protobuf:"varint,5,opt,name=evicted" json:"evicted,omitempty"` // files have bytes only in it
+	Path          string                 `protobuf:"bytes,6,opt,name=path" json:"path,omitempty"`        // of its source file, below the caller's root; empty: it has no name there
+	Ranges        []*ByteRange           `protobuf:"bytes,7,rep,name=ranges" json:"ranges,omitempty"`    // of that file
+	More          bool                   `protobuf:"varint,8,opt,name=more" json:"more,omitempty"`       // there are more ranges
+	Others        bool                   `protobuf:"varint,9,opt,name=others" json:"others,omitempty"`   // other files, such as clones, also have bytes in it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2298,8 +2298,8 @@ func (x *BadObject) GetOthers() bool {
 
 type BadObjectsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Objects       []*BadObject           `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	Objects       []*BadObject           `protobuf:"bytes,1,rep,name=objects" json:"objects,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2351,9 +2351,9 @@ func (x *BadObjectsReply) GetMore() bool {
 // ObjectToCheck is one that a host must compare with its record.
 type ObjectToCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Read          bool                   `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"` // also read the piece at offset
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Object        *Object                `protobuf:"bytes,1,opt,name=object" json:"object,omitempty"`
+	Read          bool                   `protobuf:"varint,2,opt,name=read" json:"read,omitempty"` // also read the piece at offset
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2413,11 +2413,11 @@ func (x *ObjectToCheck) GetOffset() uint64 {
 // further down has its own. An unset field is inherited.
 type Policy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Flush         FlushPolicy            `protobuf:"varint,1,opt,name=flush,proto3,enum=moraine.wire.FlushPolicy" json:"flush,omitempty"`
-	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"` // of new stripes
-	Foreign       ForeignPolicy          `protobuf:"varint,668,opt,name=foreign,proto3,enum=moraine.wire.ForeignPolicy" json:"foreign,omitempty"`
-	Checkpoint    *CheckpointPolicy      `protobuf:"bytes,720,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	TrashMillis   uint64                 `protobuf:"varint,790,opt,name=trash_millis,json=trashMillis,proto3" json:"trash_millis,omitempty"` // how long removed files stay in the trash; 1: they do not go there; 0: inherited
+	Flush         FlushPolicy            `protobuf:"varint,1,opt,name=flush,enum=moraine.wire.FlushPolicy" json:"flush,omitempty"`
+	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme" json:"scheme,omitempty"` // of new stripes
+	Foreign       ForeignPolicy          `protobuf:"varint,668,opt,name=foreign,enum=moraine.wire.ForeignPolicy" json:"foreign,omitempty"`
+	Checkpoint    *CheckpointPolicy      `protobuf:"bytes,720,opt,name=checkpoint" json:"checkpoint,omitempty"`
+	TrashMillis   uint64                 `protobuf:"varint,790,opt,name=trash_millis,json=trashMillis" json:"trash_millis,omitempty"` // how long removed files stay in the trash; 1: they do not go there; 0: inherited
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2490,11 +2490,11 @@ func (x *Policy) GetTrashMillis() uint64 {
 // CheckpointPolicy governs the checkpoints of the runs below a directory.
 type CheckpointPolicy struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Format CheckpointFormat       `protobuf:"varint,1,opt,name=format,proto3,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"` // of directories that become steps by themselves
-	Levels []*LevelPolicy         `protobuf:"bytes,2,rep,name=levels,proto3" json:"levels,omitempty"`                                     // at most one of each level; empty: inherited
+	Format CheckpointFormat       `protobuf:"varint,1,opt,name=format,enum=moraine.wire.CheckpointFormat" json:"format,omitempty"` // of directories that become steps by themselves
+	Levels []*LevelPolicy         `protobuf:"bytes,2,rep,name=levels" json:"levels,omitempty"`                                     // at most one of each level; empty: inherited
 	// How long nothing below a directory may change before it becomes a step by itself. It goes with
 	// format; 0: as long as is right for the format.
-	QuietMillis   uint64 `protobuf:"varint,3,opt,name=quiet_millis,json=quietMillis,proto3" json:"quiet_millis,omitempty"`
+	QuietMillis   uint64 `protobuf:"varint,3,opt,name=quiet_millis,json=quietMillis" json:"quiet_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2555,13 +2555,13 @@ func (x *CheckpointPolicy) GetQuietMillis() uint64 {
 // stays.
 type LevelPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Level         uint32                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`                             // memory, nvme or object
-	Every         uint64                 `protobuf:"varint,2,opt,name=every,proto3" json:"every,omitempty"`                             // steps whose number it divides go there; 0: none by itself
-	KeepLast      uint32                 `protobuf:"varint,3,opt,name=keep_last,json=keepLast,proto3" json:"keep_last,omitempty"`       // this many newest
-	KeepEvery     uint64                 `protobuf:"varint,4,opt,name=keep_every,json=keepEvery,proto3" json:"keep_every,omitempty"`    // those whose number it divides
-	KeepMillis    uint64                 `protobuf:"varint,5,opt,name=keep_millis,json=keepMillis,proto3" json:"keep_millis,omitempty"` // those committed within this time
-	KeepBytes     uint64                 `protobuf:"varint,6,opt,name=keep_bytes,json=keepBytes,proto3" json:"keep_bytes,omitempty"`    // the newest that have so many bytes together
-	KeepTags      []string               `protobuf:"bytes,7,rep,name=keep_tags,json=keepTags,proto3" json:"keep_tags,omitempty"`
+	Level         uint32                 `protobuf:"varint,1,opt,name=level" json:"level,omitempty"`                             // memory, nvme or object
+	Every         uint64                 `protobuf:"varint,2,opt,name=every" json:"every,omitempty"`                             // steps whose number it divides go there; 0: none by itself
+	KeepLast      uint32                 `protobuf:"varint,3,opt,name=keep_last,json=keepLast" json:"keep_last,omitempty"`       // this many newest
+	KeepEvery     uint64                 `protobuf:"varint,4,opt,name=keep_every,json=keepEvery" json:"keep_every,omitempty"`    // those whose number it divides
+	KeepMillis    uint64                 `protobuf:"varint,5,opt,name=keep_millis,json=keepMillis" json:"keep_millis,omitempty"` // those committed within this time
+	KeepBytes     uint64                 `protobuf:"varint,6,opt,name=keep_bytes,json=keepBytes" json:"keep_bytes,omitempty"`    // the newest that have so many bytes together
+	KeepTags      []string               `protobuf:"bytes,7,rep,name=keep_tags,json=keepTags" json:"keep_tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2647,8 +2647,8 @@ func (x *LevelPolicy) GetKeepTags() []string {
 
 type SetPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Policy        *Policy                `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"` // replaces the directory's own; empty: none of its own
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Policy        *Policy                `protobuf:"bytes,2,opt,name=policy" json:"policy,omitempty"` // replaces the directory's own; empty: none of its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2699,7 +2699,7 @@ func (x *SetPolicy) GetPolicy() *Policy {
 
 type GetPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2743,8 +2743,8 @@ func (x *GetPolicy) GetInode() uint64 {
 
 type PolicyReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Own           *Policy                `protobuf:"bytes,1,opt,name=own,proto3" json:"own,omitempty"`
-	Effective     *Policy                `protobuf:"bytes,2,opt,name=effective,proto3" json:"effective,omitempty"`
+	Own           *Policy                `protobuf:"bytes,1,opt,name=own" json:"own,omitempty"`
+	Effective     *Policy                `protobuf:"bytes,2,opt,name=effective" json:"effective,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3050,7 +3050,7 @@ const file_object_proto_rawDesc = "" +
 	"\vFlushPolicy\x12\x1c\n" +
 	"\x18FLUSH_POLICY_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FLUSH_POLICY_NEVER\x10\x01\x12\x1a\n" +
-	"\x16FLUSH_POLICY_ON_COMMIT\x10\x02B-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\x16FLUSH_POLICY_ON_COMMIT\x10\x02B4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_object_proto_rawDescOnce sync.Once

@@ -248,34 +248,34 @@ func (Operation_Routing) EnumDescriptor() ([]byte, []int) {
 // transport/wire/ops reads the options once, and refuses to start if one is missing.
 type Operation struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Effect  Operation_Effect       `protobuf:"varint,1,opt,name=effect,proto3,enum=moraine.wire.Operation_Effect" json:"effect,omitempty"`
-	Callers Operation_Callers      `protobuf:"varint,2,opt,name=callers,proto3,enum=moraine.wire.Operation_Callers" json:"callers,omitempty"`
-	Scope   Operation_Scope        `protobuf:"varint,3,opt,name=scope,proto3,enum=moraine.wire.Operation_Scope" json:"scope,omitempty"`
-	Routing Operation_Routing      `protobuf:"varint,4,opt,name=routing,proto3,enum=moraine.wire.Operation_Routing" json:"routing,omitempty"`
+	Effect  Operation_Effect       `protobuf:"varint,1,opt,name=effect,enum=moraine.wire.Operation_Effect" json:"effect,omitempty"`
+	Callers Operation_Callers      `protobuf:"varint,2,opt,name=callers,enum=moraine.wire.Operation_Callers" json:"callers,omitempty"`
+	Scope   Operation_Scope        `protobuf:"varint,3,opt,name=scope,enum=moraine.wire.Operation_Scope" json:"scope,omitempty"`
+	Routing Operation_Routing      `protobuf:"varint,4,opt,name=routing,enum=moraine.wire.Operation_Routing" json:"routing,omitempty"`
 	// session: the request fails without a session.
-	Session bool `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
+	Session bool `protobuf:"varint,5,opt,name=session" json:"session,omitempty"`
 	// owned: it concerns what its session owns. The client never repeats it under another session.
-	Owned bool `protobuf:"varint,6,opt,name=owned,proto3" json:"owned,omitempty"`
+	Owned bool `protobuf:"varint,6,opt,name=owned" json:"owned,omitempty"`
 	// grows: it may use more space. The leader refuses it while the metadata disks are nearly full.
-	Grows bool `protobuf:"varint,7,opt,name=grows,proto3" json:"grows,omitempty"`
+	Grows bool `protobuf:"varint,7,opt,name=grows" json:"grows,omitempty"`
 	// leased: a read whose answer shows no cacheable item other than those that the state machine
 	// records for cache leases.
-	Leased bool `protobuf:"varint,9,opt,name=leased,proto3" json:"leased,omitempty"`
+	Leased bool `protobuf:"varint,9,opt,name=leased" json:"leased,omitempty"`
 	// read_only: a read-only certificate permits it. It always permits a READ and a STATUS.
-	ReadOnly bool `protobuf:"varint,10,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	ReadOnly bool `protobuf:"varint,10,opt,name=read_only,json=readOnly" json:"read_only,omitempty"`
 	// read_only_if names a bool field of the request. A read-only certificate permits the request
 	// if that field is set.
-	ReadOnlyIf string `protobuf:"bytes,11,opt,name=read_only_if,json=readOnlyIf,proto3" json:"read_only_if,omitempty"`
+	ReadOnlyIf string `protobuf:"bytes,11,opt,name=read_only_if,json=readOnlyIf" json:"read_only_if,omitempty"`
 	// read_unless names a bool field of the request. The request is a READ unless that field is
 	// set.
-	ReadUnless string `protobuf:"bytes,12,opt,name=read_unless,json=readUnless,proto3" json:"read_unless,omitempty"`
+	ReadUnless string `protobuf:"bytes,12,opt,name=read_unless,json=readUnless" json:"read_unless,omitempty"`
 	// unnumbered: a command that may be repeated. It has no number, and the state keeps no answer.
-	Unnumbered bool `protobuf:"varint,13,opt,name=unnumbered,proto3" json:"unnumbered,omitempty"`
+	Unnumbered bool `protobuf:"varint,13,opt,name=unnumbered" json:"unnumbered,omitempty"`
 	// unlogged: a command that the leader may also answer without an entry of the log.
-	Unlogged bool `protobuf:"varint,14,opt,name=unlogged,proto3" json:"unlogged,omitempty"`
+	Unlogged bool `protobuf:"varint,14,opt,name=unlogged" json:"unlogged,omitempty"`
 	// sender names the field, or the path of fields, with the node that sends the request. A server
 	// may name only itself.
-	Sender        string `protobuf:"bytes,15,opt,name=sender,proto3" json:"sender,omitempty"`
+	Sender        string `protobuf:"bytes,15,opt,name=sender" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,7 +478,7 @@ const file_operation_proto_rawDesc = "" +
 	"\tANY_EPOCH\x10\x01\x12\x0e\n" +
 	"\n" +
 	"ANY_SERVER\x10\x02:V\n" +
-	"\toperation\x12\x1d.google.protobuf.FieldOptions\x18\xb4\x87\x03 \x01(\v2\x17.moraine.wire.OperationR\toperationB-Z+github.com/morainefs/moraine/transport/wireb\x06proto3"
+	"\toperation\x12\x1d.google.protobuf.FieldOptions\x18\xb4\x87\x03 \x01(\v2\x17.moraine.wire.OperationR\toperationB4Z+github.com/morainefs/moraine/transport/wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_operation_proto_rawDescOnce sync.Once

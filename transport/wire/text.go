@@ -5,10 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s as valid content of a string field: valid UTF-8, of at most `most`
-// bytes and "...". A message with any other string cannot be encoded. So every
-// quote of a store, a file system or an operator passes through here: an error text
-// must not prevent a heartbeat.
+// Text returns s as a text for people: valid UTF-8, of at most `most` bytes and "...". A
+// string field can hold any bytes, as names of files do. But a text that quotes a store, a
+// file system or an operator goes to logs, tables and JSON, and must not fill a heartbeat.
 func Text(s string, most int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= most {

@@ -27,10 +27,10 @@ const (
 // that is not a function of the state: wall time, the caller, chosen devices.
 type Command struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
-	Version      uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                      // of the command's meaning; 1
-	WallNanos    int64                  `protobuf:"varint,2,opt,name=wall_nanos,json=wallNanos,proto3" json:"wall_nanos,omitempty"` // for mtime; the state clamps it to rise
-	Caller       *Caller                `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
-	SettleMillis uint64                 `protobuf:"varint,4,opt,name=settle_millis,json=settleMillis,proto3" json:"settle_millis,omitempty"` // how long a change of a bucket whose reply was not seen may still arrive; 0: 15 minutes
+	Version      uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"`                      // of the command's meaning; 1
+	WallNanos    int64                  `protobuf:"varint,2,opt,name=wall_nanos,json=wallNanos" json:"wall_nanos,omitempty"` // for mtime; the state clamps it to rise
+	Caller       *Caller                `protobuf:"bytes,3,opt,name=caller" json:"caller,omitempty"`
+	SettleMillis uint64                 `protobuf:"varint,4,opt,name=settle_millis,json=settleMillis" json:"settle_millis,omitempty"` // how long a change of a bucket whose reply was not seen may still arrive; 0: 15 minutes
 	// Types that are valid to be assigned to Op:
 	//
 	//	*Command_Request
@@ -309,84 +309,84 @@ type isCommand_Op interface {
 
 type Command_Request struct {
 	// A client's mutation, as it came.
-	Request *wire.MetaRequest `protobuf:"bytes,10,opt,name=request,proto3,oneof"`
+	Request *wire.MetaRequest `protobuf:"bytes,10,opt,name=request,oneof"`
 }
 
 type Command_Tick struct {
 	// What the leader itself decides.
-	Tick *Tick `protobuf:"bytes,20,opt,name=tick,proto3,oneof"`
+	Tick *Tick `protobuf:"bytes,20,opt,name=tick,oneof"`
 }
 
 type Command_ExpireSessions struct {
-	ExpireSessions *ExpireSessions `protobuf:"bytes,21,opt,name=expire_sessions,json=expireSessions,proto3,oneof"`
+	ExpireSessions *ExpireSessions `protobuf:"bytes,21,opt,name=expire_sessions,json=expireSessions,oneof"`
 }
 
 type Command_Init struct {
-	Init *Init `protobuf:"bytes,22,opt,name=init,proto3,oneof"`
+	Init *Init `protobuf:"bytes,22,opt,name=init,oneof"`
 }
 
 type Command_AddSigningKey struct {
-	AddSigningKey *AddSigningKey `protobuf:"bytes,23,opt,name=add_signing_key,json=addSigningKey,proto3,oneof"`
+	AddSigningKey *AddSigningKey `protobuf:"bytes,23,opt,name=add_signing_key,json=addSigningKey,oneof"`
 }
 
 type Command_CreateJobs struct {
-	CreateJobs *CreateJobs `protobuf:"bytes,24,opt,name=create_jobs,json=createJobs,proto3,oneof"`
+	CreateJobs *CreateJobs `protobuf:"bytes,24,opt,name=create_jobs,json=createJobs,oneof"`
 }
 
 type Command_RunJob struct {
-	RunJob *RunJob `protobuf:"bytes,25,opt,name=run_job,json=runJob,proto3,oneof"`
+	RunJob *RunJob `protobuf:"bytes,25,opt,name=run_job,json=runJob,oneof"`
 }
 
 type Command_AbortSteps struct {
-	AbortSteps *AbortSteps `protobuf:"bytes,26,opt,name=abort_steps,json=abortSteps,proto3,oneof"`
+	AbortSteps *AbortSteps `protobuf:"bytes,26,opt,name=abort_steps,json=abortSteps,oneof"`
 }
 
 type Command_QueueRepairs struct {
-	QueueRepairs *QueueRepairs `protobuf:"bytes,27,opt,name=queue_repairs,json=queueRepairs,proto3,oneof"`
+	QueueRepairs *QueueRepairs `protobuf:"bytes,27,opt,name=queue_repairs,json=queueRepairs,oneof"`
 }
 
 type Command_CompleteReport struct {
-	CompleteReport *CompleteReport `protobuf:"bytes,28,opt,name=complete_report,json=completeReport,proto3,oneof"`
+	CompleteReport *CompleteReport `protobuf:"bytes,28,opt,name=complete_report,json=completeReport,oneof"`
 }
 
 type Command_DropTombstones struct {
-	DropTombstones *DropTombstones `protobuf:"bytes,29,opt,name=drop_tombstones,json=dropTombstones,proto3,oneof"`
+	DropTombstones *DropTombstones `protobuf:"bytes,29,opt,name=drop_tombstones,json=dropTombstones,oneof"`
 }
 
 type Command_AssignIntents struct {
-	AssignIntents *AssignIntents `protobuf:"bytes,30,opt,name=assign_intents,json=assignIntents,proto3,oneof"`
+	AssignIntents *AssignIntents `protobuf:"bytes,30,opt,name=assign_intents,json=assignIntents,oneof"`
 }
 
 type Command_SetFeatureLevel struct {
-	SetFeatureLevel *SetFeatureLevel `protobuf:"bytes,31,opt,name=set_feature_level,json=setFeatureLevel,proto3,oneof"`
+	SetFeatureLevel *SetFeatureLevel `protobuf:"bytes,31,opt,name=set_feature_level,json=setFeatureLevel,oneof"`
 }
 
 type Command_SetMember struct {
-	SetMember *SetMember `protobuf:"bytes,240,opt,name=set_member,json=setMember,proto3,oneof"`
+	SetMember *SetMember `protobuf:"bytes,240,opt,name=set_member,json=setMember,oneof"`
 }
 
 type Command_RaiseIncarnation struct {
-	RaiseIncarnation *RaiseIncarnation `protobuf:"bytes,241,opt,name=raise_incarnation,json=raiseIncarnation,proto3,oneof"`
+	RaiseIncarnation *RaiseIncarnation `protobuf:"bytes,241,opt,name=raise_incarnation,json=raiseIncarnation,oneof"`
 }
 
 type Command_RaiseLevels struct {
-	RaiseLevels *RaiseLevels `protobuf:"bytes,460,opt,name=raise_levels,json=raiseLevels,proto3,oneof"`
+	RaiseLevels *RaiseLevels `protobuf:"bytes,460,opt,name=raise_levels,json=raiseLevels,oneof"`
 }
 
 type Command_AdoptChunks struct {
-	AdoptChunks *AdoptChunks `protobuf:"bytes,640,opt,name=adopt_chunks,json=adoptChunks,proto3,oneof"`
+	AdoptChunks *AdoptChunks `protobuf:"bytes,640,opt,name=adopt_chunks,json=adoptChunks,oneof"`
 }
 
 type Command_JudgeSteps struct {
-	JudgeSteps *JudgeSteps `protobuf:"bytes,710,opt,name=judge_steps,json=judgeSteps,proto3,oneof"`
+	JudgeSteps *JudgeSteps `protobuf:"bytes,710,opt,name=judge_steps,json=judgeSteps,oneof"`
 }
 
 type Command_RetainSteps struct {
-	RetainSteps *RetainSteps `protobuf:"bytes,720,opt,name=retain_steps,json=retainSteps,proto3,oneof"`
+	RetainSteps *RetainSteps `protobuf:"bytes,720,opt,name=retain_steps,json=retainSteps,oneof"`
 }
 
 type Command_RevokeDelegation struct {
-	RevokeDelegation *RevokeDelegation `protobuf:"bytes,800,opt,name=revoke_delegation,json=revokeDelegation,proto3,oneof"`
+	RevokeDelegation *RevokeDelegation `protobuf:"bytes,800,opt,name=revoke_delegation,json=revokeDelegation,oneof"`
 }
 
 func (*Command_Request) isCommand_Op() {}
@@ -432,12 +432,12 @@ func (*Command_RevokeDelegation) isCommand_Op() {}
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
-	Scope         string                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	ReadOnly      bool                   `protobuf:"varint,4,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	Squash        bool                   `protobuf:"varint,5,opt,name=squash,proto3" json:"squash,omitempty"`
-	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // hash of the certificate's key and claims, 16 bytes; none over no connection
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role" json:"role,omitempty"`
+	Scope         string                 `protobuf:"bytes,3,opt,name=scope" json:"scope,omitempty"`
+	ReadOnly      bool                   `protobuf:"varint,4,opt,name=read_only,json=readOnly" json:"read_only,omitempty"`
+	Squash        bool                   `protobuf:"varint,5,opt,name=squash" json:"squash,omitempty"`
+	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal" json:"principal,omitempty"` // hash of the certificate's key and claims, 16 bytes; none over no connection
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -517,8 +517,8 @@ func (x *Caller) GetPrincipal() []byte {
 // Init writes the first records: cluster identity, root directory.
 type Init struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Incarnation   uint32                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Incarnation   uint32                 `protobuf:"varint,2,opt,name=incarnation" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -570,8 +570,8 @@ func (x *Init) GetIncarnation() uint32 {
 // RevokeDelegation takes a directory from the session to which it is delegated.
 type RevokeDelegation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Session       uint64                 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Session       uint64                 `protobuf:"fixed64,2,opt,name=session" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -623,9 +623,9 @@ func (x *RevokeDelegation) GetSession() uint64 {
 // Tick advances cluster time.
 type Tick struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Millis        uint64                 `protobuf:"varint,1,opt,name=millis,proto3" json:"millis,omitempty"`  // at most 1,000
-	Mark          bool                   `protobuf:"varint,2,opt,name=mark,proto3" json:"mark,omitempty"`      // every replica notes its running sum
-	Compare       *SumMark               `protobuf:"bytes,3,opt,name=compare,proto3" json:"compare,omitempty"` // the note of the proposer: every replica compares it with its own
+	Millis        uint64                 `protobuf:"varint,1,opt,name=millis" json:"millis,omitempty"`  // at most 1,000
+	Mark          bool                   `protobuf:"varint,2,opt,name=mark" json:"mark,omitempty"`      // every replica notes its running sum
+	Compare       *SumMark               `protobuf:"bytes,3,opt,name=compare" json:"compare,omitempty"` // the note of the proposer: every replica compares it with its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -684,9 +684,9 @@ func (x *Tick) GetCompare() *SumMark {
 // SumMark is the running sum of a replica before the entry at index.
 type SumMark struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	Sum_0         uint64                 `protobuf:"fixed64,2,opt,name=sum_0,json=sum0,proto3" json:"sum_0,omitempty"`
-	Sum_1         uint64                 `protobuf:"fixed64,3,opt,name=sum_1,json=sum1,proto3" json:"sum_1,omitempty"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index" json:"index,omitempty"`
+	Sum_0         uint64                 `protobuf:"fixed64,2,opt,name=sum_0,json=sum0" json:"sum_0,omitempty"`
+	Sum_1         uint64                 `protobuf:"fixed64,3,opt,name=sum_1,json=sum1" json:"sum_1,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,7 +744,7 @@ func (x *SumMark) GetSum_1() uint64 {
 
 type ExpireSessions struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sessions      []uint64               `protobuf:"fixed64,1,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
+	Sessions      []uint64               `protobuf:"fixed64,1,rep,packed,name=sessions" json:"sessions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -788,7 +788,7 @@ func (x *ExpireSessions) GetSessions() []uint64 {
 
 type AddSigningKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *wire.SigningKey       `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key           *wire.SigningKey       `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,7 +832,7 @@ func (x *AddSigningKey) GetKey() *wire.SigningKey {
 
 type CreateJobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Jobs          []*wire.Job            `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"` // id and times are set by Apply; repairs name stripes by id
+	Jobs          []*wire.Job            `protobuf:"bytes,1,rep,name=jobs" json:"jobs,omitempty"` // id and times are set by Apply; repairs name stripes by id
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -877,8 +877,8 @@ func (x *CreateJobs) GetJobs() []*wire.Job {
 // RunJob does one bounded piece of a job that the leader runs.
 type RunJob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // keys to touch at most
+	Id            uint64                 `protobuf:"fixed64,1,opt,name=id" json:"id,omitempty"`
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit" json:"limit,omitempty"` // keys to touch at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -929,7 +929,7 @@ func (x *RunJob) GetLimit() uint32 {
 
 type AbortSteps struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Steps         []*wire.AbortStep      `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	Steps         []*wire.AbortStep      `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -974,7 +974,7 @@ func (x *AbortSteps) GetSteps() []*wire.AbortStep {
 // QueueRepairs puts stripes on the repair queue.
 type QueueRepairs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Items         []*RepairItem          `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Items         []*RepairItem          `protobuf:"bytes,1,rep,name=items" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1018,11 +1018,11 @@ func (x *QueueRepairs) GetItems() []*RepairItem {
 
 type RepairItem struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`     // chunk to replace
-	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`   // that holds (held) it
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // layout version seen
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe" json:"stripe,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`     // chunk to replace
+	Device        uint32                 `protobuf:"varint,3,opt,name=device" json:"device,omitempty"`   // that holds (held) it
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"` // layout version seen
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1095,12 +1095,12 @@ func (x *RepairItem) GetReason() string {
 // CompleteReport says that a pass over all chunks of a device ended.
 type CompleteReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	PassStarted   uint64                 `protobuf:"varint,2,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`
-	UnknownBytes  uint64                 `protobuf:"varint,3,opt,name=unknown_bytes,json=unknownBytes,proto3" json:"unknown_bytes,omitempty"`
-	UnknownChunks uint64                 `protobuf:"varint,4,opt,name=unknown_chunks,json=unknownChunks,proto3" json:"unknown_chunks,omitempty"`
-	Reported      uint64                 `protobuf:"varint,700,opt,name=reported,proto3" json:"reported,omitempty"`                                // the index that the pass began after, where it covered the whole device
-	FittingChunks uint64                 `protobuf:"varint,701,opt,name=fitting_chunks,json=fittingChunks,proto3" json:"fitting_chunks,omitempty"` // that fit a record, were not adopted, and may be all that the record's stripe has of them
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"`
+	PassStarted   uint64                 `protobuf:"varint,2,opt,name=pass_started,json=passStarted" json:"pass_started,omitempty"`
+	UnknownBytes  uint64                 `protobuf:"varint,3,opt,name=unknown_bytes,json=unknownBytes" json:"unknown_bytes,omitempty"`
+	UnknownChunks uint64                 `protobuf:"varint,4,opt,name=unknown_chunks,json=unknownChunks" json:"unknown_chunks,omitempty"`
+	Reported      uint64                 `protobuf:"varint,700,opt,name=reported" json:"reported,omitempty"`                                // the index that the pass began after, where it covered the whole device
+	FittingChunks uint64                 `protobuf:"varint,701,opt,name=fitting_chunks,json=fittingChunks" json:"fitting_chunks,omitempty"` // that fit a record, were not adopted, and may be all that the record's stripe has of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1181,8 +1181,8 @@ func (x *CompleteReport) GetFittingChunks() uint64 {
 // the chunks that the records name are gone.
 type AdoptChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunks        []*AdoptedChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	GraceMillis   uint64                 `protobuf:"varint,2,opt,name=grace_millis,json=graceMillis,proto3" json:"grace_millis,omitempty"` // what has been dead for so long may be under deletion
+	Chunks        []*AdoptedChunk        `protobuf:"bytes,1,rep,name=chunks" json:"chunks,omitempty"`
+	GraceMillis   uint64                 `protobuf:"varint,2,opt,name=grace_millis,json=graceMillis" json:"grace_millis,omitempty"` // what has been dead for so long may be under deletion
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1233,8 +1233,8 @@ func (x *AdoptChunks) GetGraceMillis() uint64 {
 
 type AdoptedChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"` // that reported it
-	Chunk         *wire.ChunkReport      `protobuf:"bytes,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device" json:"device,omitempty"` // that reported it
+	Chunk         *wire.ChunkReport      `protobuf:"bytes,2,opt,name=chunk" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1285,7 +1285,7 @@ func (x *AdoptedChunk) GetChunk() *wire.ChunkReport {
 
 type DropTombstones struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Deleted       []*wire.Deletion       `protobuf:"bytes,1,rep,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted       []*wire.Deletion       `protobuf:"bytes,1,rep,name=deleted" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,8 +1330,8 @@ func (x *DropTombstones) GetDeleted() []*wire.Deletion {
 // AssignIntents records the targets that the leader chose for a job's stripes.
 type AssignIntents struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
-	Intents       []*wire.Intent         `protobuf:"bytes,2,rep,name=intents,proto3" json:"intents,omitempty"`
+	Job           uint64                 `protobuf:"fixed64,1,opt,name=job" json:"job,omitempty"`
+	Intents       []*wire.Intent         `protobuf:"bytes,2,rep,name=intents" json:"intents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1382,7 +1382,7 @@ func (x *AssignIntents) GetIntents() []*wire.Intent {
 
 type SetFeatureLevel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Level         uint64                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	Level         uint64                 `protobuf:"varint,1,opt,name=level" json:"level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1428,8 +1428,8 @@ func (x *SetFeatureLevel) GetLevel() uint64 {
 // ever: a server that lost its disk comes back under another.
 type SetMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // 16 bytes
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId" json:"data_id,omitempty"` // 16 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1483,7 +1483,7 @@ func (x *SetMember) GetDataId() []byte {
 // issued differently since.
 type RaiseIncarnation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint32                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"` // an incarnation that there was since: the new number is above it too
+	After         uint32                 `protobuf:"varint,1,opt,name=after" json:"after,omitempty"` // an incarnation that there was since: the new number is above it too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1530,8 +1530,8 @@ func (x *RaiseIncarnation) GetAfter() uint32 {
 // lost of files that are recorded as in memory.
 type RaiseLevels struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"`
-	Lost          []*FilePlace           `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"`
+	Lost          []*FilePlace           `protobuf:"bytes,2,rep,name=lost" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1582,8 +1582,8 @@ func (x *RaiseLevels) GetLost() []*FilePlace {
 
 type FilePlace struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1636,14 +1636,14 @@ func (x *FilePlace) GetOffset() uint64 {
 // theirs again, as the leader found by reading the state.
 type JudgeSteps struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Lost  []*LostStep            `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
+	Lost  []*LostStep            `protobuf:"bytes,1,rep,name=lost" json:"lost,omitempty"`
 	// found are lost checkpoints of which the leader looked at every extent and found none
 	// lost. They are passed over where changes is not what the state counts by now.
-	Found   []*wire.StepKey `protobuf:"bytes,2,rep,name=found,proto3" json:"found,omitempty"`
-	Changes uint64          `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"` // how often stripes had been lost or found when it looked
+	Found   []*wire.StepKey `protobuf:"bytes,2,rep,name=found" json:"found,omitempty"`
+	Changes uint64          `protobuf:"varint,3,opt,name=changes" json:"changes,omitempty"` // how often stripes had been lost or found when it looked
 	// evict are files of checkpoints that verified objects have whole, and of which stripes are
 	// lost: an eviction has readers read the objects.
-	Evict         []uint64 `protobuf:"fixed64,4,rep,packed,name=evict,proto3" json:"evict,omitempty"`
+	Evict         []uint64 `protobuf:"fixed64,4,rep,packed,name=evict" json:"evict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1708,8 +1708,8 @@ func (x *JudgeSteps) GetEvict() []uint64 {
 
 type LostStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *wire.StepKey          `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	At            *FilePlace             `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"` // where bytes are lost; the state looks there itself
+	Key           *wire.StepKey          `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	At            *FilePlace             `protobuf:"bytes,2,opt,name=at" json:"at,omitempty"` // where bytes are lost; the state looks there itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1762,7 +1762,7 @@ func (x *LostStep) GetAt() *FilePlace {
 // finds out itself what each needs.
 type RetainSteps struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Steps         []*wire.StepKey        `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	Steps         []*wire.StepKey        `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1925,7 +1925,7 @@ const file_command_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12(\n" +
 	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02at\":\n" +
 	"\vRetainSteps\x12+\n" +
-	"\x05steps\x18\x01 \x03(\v2\x15.moraine.wire.StepKeyR\x05stepsB5Z3github.com/morainefs/moraine/metadata/state/statepbb\x06proto3"
+	"\x05steps\x18\x01 \x03(\v2\x15.moraine.wire.StepKeyR\x05stepsB<Z3github.com/morainefs/moraine/metadata/state/statepb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_command_proto_rawDescOnce sync.Once

@@ -2,4 +2,4 @@
 // proposes and every replica applies. See docs/formats/log-entry.md.
 package statepb
 
-//go:generate protoc -I. -I../../../transport/wire --go_out=. --go_opt=paths=source_relative,Mmetadata.proto=github.com/morainefs/moraine/transport/wire,Mcommon.proto=github.com/morainefs/moraine/transport/wire,Mhello.proto=github.com/morainefs/moraine/transport/wire,Mobject.proto=github.com/morainefs/moraine/transport/wire,Mcheckpoint.proto=github.com/morainefs/moraine/transport/wire command.proto
+//go:generate protoc -I. -I../../../transport/wire --moraine_out=. --moraine_opt=paths=source_relative,Mmetadata.proto=github.com/morainefs/moraine/transport/wire,Mcommon.proto=github.com/morainefs/moraine/transport/wire,Mhello.proto=github.com/morainefs/moraine/transport/wire,Mobject.proto=github.com/morainefs/moraine/transport/wire,Mcheckpoint.proto=github.com/morainefs/moraine/transport/wire command.proto

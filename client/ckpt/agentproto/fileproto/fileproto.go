@@ -5,14 +5,26 @@
 // Remove change names.
 package fileproto
 
+import "github.com/morainefs/moraine/internal/jsonname"
+
+// Name is a name or path of any bytes. In JSON, a byte that is not part of valid UTF-8 is the escape
+// of the lone surrogate U+DC00 plus the byte, as in Python's surrogateescape.
+type Name string
+
+// MarshalJSON implements json.Marshaler.
+func (n Name) MarshalJSON() ([]byte, error) { return jsonname.Name(n).MarshalJSON() }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *Name) UnmarshalJSON(b []byte) error { return (*jsonname.Name)(n).UnmarshalJSON(b) }
+
 // Stat describes a file or directory; it follows links.
 type Stat struct {
-	Path string `json:"path"`
+	Path Name `json:"path"`
 }
 
 // Entry describes a file, a directory or a link.
 type Entry struct {
-	Name string `json:"name"`
+	Name Name `json:"name"`
 	// Type is file, directory, link or other.
 	Type  string `json:"type"`
 	Bytes int64  `json:"bytes"`
@@ -32,9 +44,9 @@ const (
 
 // List lists a directory by name, one page at a time.
 type List struct {
-	Path string `json:"path"`
+	Path Name `json:"path"`
 	// After is the last name of the page before; empty for the first.
-	After string `json:"after,omitempty"`
+	After Name `json:"after,omitempty"`
 	// Limit bounds the page. 0: 1000.
 	Limit int `json:"limit,omitempty"`
 }
@@ -47,9 +59,9 @@ type ListReply struct {
 // FetchFile reads a range of a file into a slot. While a connection reads one file, all ranges are
 // of the same version.
 type FetchFile struct {
-	Path   string `json:"path"`
-	Offset int64  `json:"offset"`
-	Bytes  int64  `json:"bytes"`
+	Path   Name  `json:"path"`
+	Offset int64 `json:"offset"`
+	Bytes  int64 `json:"bytes"`
 	// Reuse says that the trainer has read the bytes of the last FetchFile: the slot may be used
 	// again.
 	Reuse bool `json:"reuse,omitempty"`
@@ -68,7 +80,7 @@ type FetchFileReply struct {
 
 // Create begins a file that nobody sees before Commit. It ends one that the connection has begun.
 type Create struct {
-	Path string `json:"path"`
+	Path Name `json:"path"`
 	// Bytes is the length of the slot through which the file is written.
 	Bytes int64 `json:"bytes"`
 	// Exclusive fails with Exists where the name is taken at the commit. Otherwise a file of that
@@ -100,7 +112,7 @@ type Commit struct{}
 
 // Mkdir makes a directory.
 type Mkdir struct {
-	Path string `json:"path"`
+	Path Name `json:"path"`
 	// Parents makes the directories above it that are missing.
 	Parents bool `json:"parents,omitempty"`
 	// Exclusive fails with Exists where the name is taken. Otherwise a directory of that name is no
@@ -110,7 +122,7 @@ type Mkdir struct {
 
 // Remove removes a file, a link or an empty directory.
 type Remove struct {
-	Path string `json:"path"`
+	Path Name `json:"path"`
 	// Tree removes a directory with all that is below it. It fails with Immutable where that has
 	// committed steps.
 	Tree bool `json:"tree,omitempty"`
@@ -122,8 +134,8 @@ type RemoveReply struct{}
 // Rename gives an entry another name, at once. A file replaces a file, and a directory an empty
 // one.
 type Rename struct {
-	From string `json:"from"`
-	To   string `json:"to"`
+	From Name `json:"from"`
+	To   Name `json:"to"`
 	// Exclusive fails with Exists where the new name is taken.
 	Exclusive bool `json:"exclusive,omitempty"`
 }
@@ -134,8 +146,8 @@ type RenameReply struct{}
 // Clone makes a file that shares the bytes of another one: none moves. It fails with CrossTenant
 // where the two would belong to different tenants.
 type Clone struct {
-	From string `json:"from"`
-	To   string `json:"to"`
+	From Name `json:"from"`
+	To   Name `json:"to"`
 	// Exclusive fails with Exists where the new name is taken. Otherwise a file of that name is
 	// replaced.
 	Exclusive bool `json:"exclusive,omitempty"`

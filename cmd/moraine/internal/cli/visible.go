@@ -8,11 +8,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 // Visible escapes the characters on which a terminal acts. Users choose names: a name must
 // not move the cursor, hide the text before it, or begin a line that looks like another
-// answer. The exact name is in --json.
+// answer. The exact name is in --json (package jsonname).
 func Visible(s string) string {
 	if strings.IndexFunc(s, acts) < 0 {
 		return s
@@ -48,6 +50,8 @@ func visibleArgs(args []any) []any {
 		switch v := arg.(type) {
 		case string:
 			out[i] = Visible(v)
+		case jsonname.Name:
+			out[i] = Visible(string(v))
 		case error:
 			out[i] = Visible(strings.ReplaceAll(v.Error(), "\n", "; "))
 		case fmt.Stringer:

@@ -8,15 +8,16 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
 // treeUsage is what `du` prints of one argument.
 type treeUsage struct {
-	Path        string `json:"path"`
-	Bytes       uint64 `json:"bytes"`
-	Files       uint64 `json:"files"`
-	Directories uint64 `json:"directories"`
+	Path        jsonname.Name `json:"path"`
+	Bytes       uint64        `json:"bytes"`
+	Files       uint64        `json:"files"`
+	Directories uint64        `json:"directories"`
 }
 
 func (u *treeUsage) count(dir bool, size uint64) {
@@ -37,7 +38,7 @@ func newDuCommand(env *cli.Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var usages []treeUsage
 			err := env.Each(cmd.Context(), args, cli.ParseLocation, func(c *cli.Connection, l cli.Location) error {
-				u := treeUsage{Path: l.String()}
+				u := treeUsage{Path: jsonname.Name(l.String())}
 				var err error
 				if c == nil {
 					err = u.addLocal(l.Path)

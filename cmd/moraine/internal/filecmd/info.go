@@ -16,17 +16,18 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // fileInfo is where the bytes of a file are.
 type fileInfo struct {
-	Path       string `json:"path"`
-	Inode      string `json:"inode"`
-	Size       uint64 `json:"size"`
-	Generation uint64 `json:"generation"`
-	Level      string `json:"level"`
+	Path       jsonname.Name `json:"path"`
+	Inode      string        `json:"inode"`
+	Size       uint64        `json:"size"`
+	Generation uint64        `json:"generation"`
+	Level      string        `json:"level"`
 	// StripeBytes, InlineBytes, ObjectBytes and HoleBytes are the parts of Size that are on
 	// chunkservers, in the metadata, only in the object tier, and nowhere, since nothing was
 	// written there.

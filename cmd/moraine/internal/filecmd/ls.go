@@ -9,6 +9,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
@@ -71,7 +72,7 @@ func listLocal(p string) ([]entry, error) {
 	for _, d := range found {
 		if info, err := d.Info(); err == nil { // else it was removed meanwhile
 			e := describeLocal(filepath.Join(p, d.Name()), info)
-			e.Path = d.Name()
+			e.Path = jsonname.Name(d.Name())
 			entries = append(entries, e)
 		}
 	}

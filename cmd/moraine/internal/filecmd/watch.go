@@ -7,14 +7,15 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
 // watchInfo is what `watch --json` prints of a change, one a line.
 type watchInfo struct {
 	Event   client.EventKind `json:"event"`
-	Path    string           `json:"path"`
-	OldPath string           `json:"old_path,omitempty"`
+	Path    jsonname.Name    `json:"path"`
+	OldPath jsonname.Name    `json:"old_path,omitempty"`
 	Inode   string           `json:"inode"`
 	Type    string           `json:"type,omitempty"`
 	Time    time.Time        `json:"time"`
@@ -68,9 +69,9 @@ func watchPath(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Locat
 		if err != nil {
 			return err
 		}
-		info := watchInfo{Event: e.Kind, Path: path.Join(l.Path, e.Path), Inode: e.Inode.String(), Type: typeNames[e.Type], Time: time.Now()}
+		info := watchInfo{Event: e.Kind, Path: jsonname.Name(path.Join(l.Path, e.Path)), Inode: e.Inode.String(), Type: typeNames[e.Type], Time: time.Now()}
 		if e.OldPath != "" {
-			info.OldPath = path.Join(l.Path, e.OldPath)
+			info.OldPath = jsonname.Name(path.Join(l.Path, e.OldPath))
 		}
 		if err := printEvent(env, info); err != nil {
 			return err

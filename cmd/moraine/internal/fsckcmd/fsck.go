@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -46,7 +47,7 @@ type fsckResult struct {
 	NotChecked    []fsckMissed     `json:"not_checked"`
 	Metadata      []string         `json:"metadata"`           // inconsistencies, in words
 	Waiting       view.WaitsStatus `json:"waiting_for_repair"` // of the repair queue, where the check was complete
-	Path          string           `json:"path"`               // empty: the check was complete
+	Path          jsonname.Name    `json:"path"`               // empty: the check was complete
 	Queued        int              `json:"queued_for_repair"`
 	Dropped       int              `json:"dropped"`
 	Seconds       float64          `json:"seconds"`
@@ -161,7 +162,7 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 		return err
 	}
 	r := describeFsck(report)
-	r.Path, r.Queued = path, report.Reported
+	r.Path, r.Queued = jsonname.Name(path), report.Reported
 	if err == nil {
 		err = fsckFurther(ctx, env, c, f, r)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/internal/fsck"
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 func describeFsck(report *fsck.Report) *fsckResult {
@@ -16,7 +17,7 @@ func describeFsck(report *fsck.Report) *fsckResult {
 		More: report.More, Findings: []fsckFinding{}, LostStripes: []string{}, LostFiles: []view.LostRow{},
 		NotChecked: []fsckMissed{}, BadObjects: []view.BadObject{}, Metadata: []string{}}
 	for _, f := range report.LostFiles {
-		row := view.LostRow{Path: f.Path, Inode: f.Inode.String(), More: f.More}
+		row := view.LostRow{Path: jsonname.Name(f.Path), Inode: f.Inode.String(), More: f.More}
 		for _, x := range f.Ranges {
 			row.Ranges = append(row.Ranges, view.LostRange{Offset: x.Offset, Bytes: x.Bytes})
 		}
@@ -57,7 +58,7 @@ func printFsck(env *cli.Env, r *fsckResult, repair bool) error {
 	for _, l := range r.LostFiles {
 		name := l.Path
 		if name == "" {
-			name = "inode " + l.Inode + ", which has no name"
+			name = jsonname.Name("inode " + l.Inode + ", which has no name")
 		}
 		env.Note("lost: %s: %s", name, l.What())
 	}

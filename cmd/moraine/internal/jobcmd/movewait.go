@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 const (
@@ -26,11 +27,11 @@ const (
 
 // moveResult is what a move with --wait prints.
 type moveResult struct {
-	Path  string `json:"path"`
-	Move  string `json:"move"`
-	Files int    `json:"files"`
-	Bytes uint64 `json:"bytes"`
-	Left  int    `json:"left"`
+	Path  jsonname.Name `json:"path"`
+	Move  string        `json:"move"`
+	Files int           `json:"files"`
+	Bytes uint64        `json:"bytes"`
+	Left  int           `json:"left"`
 }
 
 // waiting waits for the moves of one path.
@@ -64,7 +65,7 @@ func waitMove(ctx context.Context, env *cli.Env, c *cli.Connection, m move, root
 	}
 	failed := w.failures(ctx)
 	res := p.moveResult
-	res.Path, res.Move = root.String(), m.name
+	res.Path, res.Move = jsonname.Name(root.String()), m.name
 	if env.Global.JSON {
 		err = cli.PrintJSON(env.Out, res)
 	} else {

@@ -9,14 +9,15 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
 // policyInfo is what `policy get` prints.
 type policyInfo struct {
-	Path   string `json:"path"`
-	Flush  string `json:"flush"`
-	Scheme string `json:"scheme"`
+	Path   jsonname.Name `json:"path"`
+	Flush  string        `json:"flush"`
+	Scheme string        `json:"scheme"`
 	// Foreign is what a flush does where the key has an object that this cluster did not
 	// write.
 	Foreign string `json:"foreign"`
@@ -113,7 +114,7 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 
 func describePolicy(path string, p client.InodePolicy) policyInfo {
 	e := p.Effective
-	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse", Trash: "off",
+	info := policyInfo{Path: jsonname.Name(path), Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse", Trash: "off",
 		Own: p.Own != (client.Policy{})}
 	if e.Foreign == client.ForeignOverwrite {
 		info.Foreign = "overwrite"

@@ -10,39 +10,40 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 // quotaInfo is what `quota ls` prints of a directory.
 type quotaInfo struct {
-	Path        string `json:"path"`
-	Bytes       uint64 `json:"bytes"`
-	QuotaBytes  uint64 `json:"quota_bytes"`
-	Inodes      uint64 `json:"inodes"`
-	QuotaInodes uint64 `json:"quota_inodes"`
+	Path        jsonname.Name `json:"path"`
+	Bytes       uint64        `json:"bytes"`
+	QuotaBytes  uint64        `json:"quota_bytes"`
+	Inodes      uint64        `json:"inodes"`
+	QuotaInodes uint64        `json:"quota_inodes"`
 }
 
 // roomInfo is what `quota get` prints of a path.
 type roomInfo struct {
-	Path    string `json:"path"`
-	Bytes   uint64 `json:"bytes"`
-	Inodes  uint64 `json:"inodes"`
-	Limited bool   `json:"limited"`
+	Path    jsonname.Name `json:"path"`
+	Bytes   uint64        `json:"bytes"`
+	Inodes  uint64        `json:"inodes"`
+	Limited bool          `json:"limited"`
 	// Where limited, under all quotas above:
 	RoomBytes  *uint64 `json:"room_bytes,omitempty"`
 	RoomInodes *uint64 `json:"room_inodes,omitempty"`
 	// The nearest quota:
-	QuotaPath   string `json:"quota_path,omitempty"`
-	QuotaBytes  uint64 `json:"quota_bytes,omitempty"`
-	QuotaInodes uint64 `json:"quota_inodes,omitempty"`
+	QuotaPath   jsonname.Name `json:"quota_path,omitempty"`
+	QuotaBytes  uint64        `json:"quota_bytes,omitempty"`
+	QuotaInodes uint64        `json:"quota_inodes,omitempty"`
 }
 
 // checkInfo is what `quota check` prints.
 type checkInfo struct {
-	Path    string `json:"path"`
-	Bytes   uint64 `json:"bytes"`
-	Inodes  uint64 `json:"inodes"`
-	Correct bool   `json:"correct"`
-	Found   string `json:"found,omitempty"`
+	Path    jsonname.Name `json:"path"`
+	Bytes   uint64        `json:"bytes"`
+	Inodes  uint64        `json:"inodes"`
+	Correct bool          `json:"correct"`
+	Found   string        `json:"found,omitempty"`
 }
 
 // NewQuotaCommand returns `moraine quota`.
@@ -171,7 +172,7 @@ func newQuotaGetCommand(env *cli.Env) *cobra.Command {
 const unbounded = 1 << 62
 
 func describeRoom(path string, u client.Space) roomInfo {
-	i := roomInfo{Path: path, Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Limited: u.Limited}
+	i := roomInfo{Path: jsonname.Name(path), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Limited: u.Limited}
 	if u.Limited && u.RoomBytes < unbounded {
 		i.RoomBytes = &u.RoomBytes
 	}
@@ -179,7 +180,7 @@ func describeRoom(path string, u client.Space) roomInfo {
 		i.RoomInodes = &u.RoomInodes
 	}
 	if q := u.Quota; q != nil {
-		i.QuotaPath, i.QuotaBytes, i.QuotaInodes = q.Path, q.QuotaBytes, q.QuotaInodes
+		i.QuotaPath, i.QuotaBytes, i.QuotaInodes = jsonname.Name(q.Path), q.QuotaBytes, q.QuotaInodes
 	}
 	return i
 }
@@ -206,7 +207,7 @@ func newQuotaListCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				infos = append(infos, quotaInfo{Path: q.Path, Bytes: q.Bytes, QuotaBytes: q.QuotaBytes, Inodes: q.Inodes, QuotaInodes: q.QuotaInodes})
+				infos = append(infos, quotaInfo{Path: jsonname.Name(q.Path), Bytes: q.Bytes, QuotaBytes: q.QuotaBytes, Inodes: q.Inodes, QuotaInodes: q.QuotaInodes})
 			}
 			return cli.List(env, infos, table.Row{"path", "bytes", "of", "inodes", "of"}, func(i quotaInfo) table.Row {
 				return table.Row{i.Path, cli.Size(i.Bytes), bound(i.QuotaBytes, cli.Size), i.Inodes, bound(i.QuotaInodes, plain)}
@@ -246,7 +247,7 @@ wrong by themselves. PATH selects only what is shown.`,
 				if err != nil {
 					return err
 				}
-				return printCheck(env, checkInfo{Path: l.String(), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Correct: j.Error == "", Found: j.Error})
+				return printCheck(env, checkInfo{Path: jsonname.Name(l.String()), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Correct: j.Error == "", Found: j.Error})
 			})
 		},
 	}
@@ -270,7 +271,7 @@ func printCheck(env *cli.Env, i checkInfo) error {
 		env.Note("%s: %s in %s; all counts were right", i.Path, cli.Size(i.Bytes), cli.CountOf(int(i.Inodes), "inode"))
 	}
 	if !i.Correct {
-		return &moraine.Error{Op: "quota check", Ref: i.Path, Kind: moraine.Corrupt, Err: errText(i.Found)}
+		return &moraine.Error{Op: "quota check", Ref: string(i.Path), Kind: moraine.Corrupt, Err: errText(i.Found)}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -21,12 +22,12 @@ type BadObject struct {
 	// Evicted: some bytes of files are only in this object. Path is the file that the
 	// object was made from; it is empty where that file has no name. Others, such as
 	// clones, may have bytes in it too.
-	Evicted bool        `json:"evicted"`
-	Path    string      `json:"path"`
-	Inode   string      `json:"inode"`
-	Ranges  []LostRange `json:"ranges"`
-	More    bool        `json:"more_ranges,omitempty"`
-	Others  bool        `json:"other_files"`
+	Evicted bool          `json:"evicted"`
+	Path    jsonname.Name `json:"path"`
+	Inode   string        `json:"inode"`
+	Ranges  []LostRange   `json:"ranges"`
+	More    bool          `json:"more_ranges,omitempty"`
+	Others  bool          `json:"other_files"`
 	id      uint64
 }
 
@@ -58,7 +59,7 @@ func describeBadObject(w *wire.BadObject) BadObject {
 	b := BadObject{Object: moraine.ObjectID(w.Object.Id).String(), URL: "s3://" + w.Object.Bucket + "/" + w.Object.Key, State: objectStates[w.State], Error: w.Error,
 		Evicted: w.Evicted, Inode: moraine.InodeID(w.Object.Inode).String(), Ranges: []LostRange{}, More: w.More, Others: w.Others, id: w.Object.Id}
 	if w.Path != "" {
-		b.Path = "/" + w.Path
+		b.Path = jsonname.Name("/" + w.Path)
 	}
 	for _, r := range w.Ranges {
 		b.Ranges = append(b.Ranges, LostRange{Offset: r.Offset, Bytes: r.Length})
@@ -85,7 +86,7 @@ func (b *BadObject) Words() string {
 	case "corrupt":
 		how = "has other bytes in the bucket than the recorded ones"
 	}
-	file := b.Path
+	file := string(b.Path)
 	if file == "" {
 		file = "a file without a name"
 	}

@@ -7,13 +7,14 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // LostRowOf makes a row of a file that has lost bytes.
 func LostRowOf(f *wire.LostFile, path string) LostRow {
-	row := LostRow{Path: path, Inode: moraine.InodeID(f.Inode).String(), Ranges: []LostRange{}, More: f.More}
+	row := LostRow{Path: jsonname.Name(path), Inode: moraine.InodeID(f.Inode).String(), Ranges: []LostRange{}, More: f.More}
 	for _, r := range f.Ranges {
 		row.Ranges = append(row.Ranges, LostRange{Offset: r.Offset, Bytes: r.Length})
 	}
@@ -22,10 +23,10 @@ func LostRowOf(f *wire.LostFile, path string) LostRow {
 
 // LostRow is what `cluster lost` prints of a file.
 type LostRow struct {
-	Path   string      `json:"path"`
-	Inode  string      `json:"inode"`
-	Ranges []LostRange `json:"ranges"`
-	More   bool        `json:"more_ranges,omitempty"`
+	Path   jsonname.Name `json:"path"`
+	Inode  string        `json:"inode"`
+	Ranges []LostRange   `json:"ranges"`
+	More   bool          `json:"more_ranges,omitempty"`
 	// Object is the object that had the bytes of an evicted file. In the bucket
 	// that object is missing, differs, or is corrupt (State). Other files, such as clones,
 	// may have lost the same bytes.
