@@ -29,6 +29,9 @@ type NodeOptions struct {
 	// Mode holds the permission bits; 0 means no permissions.
 	Mode     uint32
 	UID, GID uint32
+	// Umask has the permission bits that Mode loses, unless the directory has a default access
+	// control list: that bounds Mode instead.
+	Umask uint32
 	// Exclusive makes a taken name an error (Exists). Otherwise the call returns the existing
 	// inode if it is of the same type.
 	Exclusive bool
@@ -87,7 +90,7 @@ func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, n
 
 // wire returns the request that makes the inode.
 func (o NodeOptions) wire(parent moraine.InodeID, name string, typ wire.FileType) *wire.Create {
-	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: o.Mode, Uid: o.UID, Gid: o.GID, Exclusive: o.Exclusive}
+	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: o.Mode, Umask: o.Umask, Uid: o.UID, Gid: o.GID, Exclusive: o.Exclusive}
 	for name, value := range o.Xattrs {
 		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
 	}

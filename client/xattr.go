@@ -30,6 +30,13 @@ func (x Xattrs) Set(ctx context.Context, inode moraine.InodeID, name string, val
 		Create: mode == XattrCreate, Replace: mode == XattrReplace})
 }
 
+// SetACL gives an inode an access control list of POSIX, in the form that Linux gives to setxattr: name
+// is system.posix_acl_access, or system.posix_acl_default of a directory. The mode follows the first.
+// clearSetgid takes the setgid bit from the inode: the caller has not its group.
+func (x Xattrs) SetACL(ctx context.Context, inode moraine.InodeID, name string, value []byte, clearSetgid bool) error {
+	return x.set(ctx, "client.SetACL", &wire.SetXattr{Inode: uint64(inode), Name: name, Value: value, ClearSetgid: clearSetgid})
+}
+
 // Remove removes an extended attribute. NoAttribute: there is none.
 func (x Xattrs) Remove(ctx context.Context, inode moraine.InodeID, name string) error {
 	return x.set(ctx, "client.RemoveXattr", &wire.SetXattr{Inode: uint64(inode), Name: name, Remove: true})

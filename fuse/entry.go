@@ -51,7 +51,7 @@ func (fs *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name str
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := fs.client.Inodes().Mkdir(ctx, fs.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
+		Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true})
 	return fs.entry(attr, err, out)
 }
 

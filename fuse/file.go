@@ -95,7 +95,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
+		Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}

@@ -230,12 +230,14 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		// A splice of a full request needs a pipe larger than the usual limit, and
 		// logs a line for each failure; writev needs none.
 		DisableSplice: true,
-		// Otherwise the kernel requests security.capability before each write.
-		ExtraCapabilities:    gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
-		IgnoreSecurityLabels: true,
-		EnableLocks:          true,
-		DirectMount:          true,
-		Logger:               slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),
+		// Without KILLPRIV the kernel requests security.capability before each write.
+		// DONT_MASK leaves the umask to the service: it holds unless the directory has a
+		// default access control list.
+		ExtraCapabilities: gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP | gofuse.CAP_DONT_MASK,
+		EnableAcl:         true,
+		EnableLocks:       true,
+		DirectMount:       true,
+		Logger:            slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),
 	}
 	if m.cfg.ReadOnly {
 		opts.Options = append(opts.Options, "ro")

@@ -13,7 +13,7 @@ func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name str
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	parent := fs.inode(in.NodeId)
-	opts := client.NodeOptions{Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true}
+	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true}
 	switch typ, rdev := specialType(in); typ {
 	case client.TypeUnknown:
 		return gofuse.EINVAL

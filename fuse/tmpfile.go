@@ -10,7 +10,7 @@ import (
 func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), client.NodeOptions{Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid})
+	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid})
 	if err != nil {
 		return nodeStatus(err)
 	}

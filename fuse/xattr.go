@@ -12,10 +12,10 @@ import (
 )
 
 // refused reports whether an attribute has a meaning that this mount does not
-// implement: access control lists, and capabilities of programs. It is better not
-// to store what is not enforced.
+// implement, such as capabilities of programs. It is better not to store what is not
+// enforced.
 func refused(name string) bool {
-	return strings.HasPrefix(name, "system.") || name == "security.capability"
+	return strings.HasPrefix(name, "system.") && !isACL(name) || name == "security.capability"
 }
 
 // GetXAttr implements gofuse.RawFileSystem.
@@ -60,6 +60,9 @@ func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, na
 	if refused(name) {
 		return gofuse.ENOTSUP
 	}
+	if isACL(name) {
+		return fs.setACL(cancel, in, name, value)
+	}
 	mode := client.XattrAny
 	switch {
 	case in.Flags&unix.XATTR_CREATE != 0:
@@ -85,5 +88,9 @@ func (fs *fileSystem) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, n
 	}
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	return nodeStatus(fs.client.Xattrs().Remove(ctx, fs.inode(in.NodeId), name))
+	err := fs.client.Xattrs().Remove(ctx, fs.inode(in.NodeId), name)
+	if isACL(name) && errors.Is(err, moraine.NoAttribute) {
+		return gofuse.OK // as on a local disk
+	}
+	return nodeStatus(err)
 }

@@ -25,7 +25,11 @@ type hostile struct {
 }
 
 var hostileTexts = []string{"", ".", "..", "/", "a", "f", "d", "../d", "a/b", "a\x00b", "\xff\xfe", "latest", "step-1", "attempt-1",
-	"n1", "c1", "client", "admin", strings.Repeat("x", 255), strings.Repeat("x", 256), strings.Repeat("ü", 128), strings.Repeat("y", 70_000)}
+	"n1", "c1", "client", "admin", "system.posix_acl_access", "system.posix_acl_default", hostileACL, strings.Repeat("x", 255), strings.Repeat("x", 256), strings.Repeat("ü", 128), strings.Repeat("y", 70_000)}
+
+// hostileACL is an access control list of six entries, which is no mode.
+const hostileACL = "\x02\x00\x00\x00\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x05\x00\xe9\x03\x00\x00\x04\x00\x05\x00\xff\xff\xff\xff" +
+	"\x08\x00\x06\x00\xd0\x07\x00\x00\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x01\x00\xff\xff\xff\xff"
 
 // fill sets the fields of a message, depth messages deep.
 func (h *hostile) fill(m protoreflect.Message, depth int) {

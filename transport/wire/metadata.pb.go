@@ -5885,6 +5885,7 @@ type Create struct {
 	// metadata keeps. It is at level nvme with the answer. NoSpace if the metadata keeps no more
 	// content: create the file without, and write stripes.
 	Content       []byte `protobuf:"bytes,800,opt,name=content" json:"content,omitempty"`
+	Umask         uint32 `protobuf:"varint,795,opt,name=umask" json:"umask,omitempty"` // permission bits that the mode loses if the directory has no default access control list
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6008,6 +6009,13 @@ func (x *Create) GetContent() []byte {
 		return x.Content
 	}
 	return nil
+}
+
+func (x *Create) GetUmask() uint32 {
+	if x != nil {
+		return x.Umask
+	}
+	return 0
 }
 
 // Xattr is an extended attribute of a new inode.
@@ -6421,11 +6429,12 @@ func (x *Release) GetInodes() []uint64 {
 type SetXattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`        // 255 bytes at most
-	Value         []byte                 `protobuf:"bytes,3,opt,name=value" json:"value,omitempty"`      // 64 KiB at most
-	Create        bool                   `protobuf:"varint,4,opt,name=create" json:"create,omitempty"`   // fail with Exists if there is one
-	Replace       bool                   `protobuf:"varint,5,opt,name=replace" json:"replace,omitempty"` // fail with NoAttribute if there is none
-	Remove        bool                   `protobuf:"varint,6,opt,name=remove" json:"remove,omitempty"`   // fail with NoAttribute if there is none
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`                                     // 255 bytes at most
+	Value         []byte                 `protobuf:"bytes,3,opt,name=value" json:"value,omitempty"`                                   // 64 KiB at most
+	Create        bool                   `protobuf:"varint,4,opt,name=create" json:"create,omitempty"`                                // fail with Exists if there is one
+	Replace       bool                   `protobuf:"varint,5,opt,name=replace" json:"replace,omitempty"`                              // fail with NoAttribute if there is none
+	Remove        bool                   `protobuf:"varint,6,opt,name=remove" json:"remove,omitempty"`                                // fail with NoAttribute if there is none
+	ClearSetgid   bool                   `protobuf:"varint,796,opt,name=clear_setgid,json=clearSetgid" json:"clear_setgid,omitempty"` // of an access control list: the inode loses the setgid bit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6498,6 +6507,13 @@ func (x *SetXattr) GetReplace() bool {
 func (x *SetXattr) GetRemove() bool {
 	if x != nil {
 		return x.Remove
+	}
+	return false
+}
+
+func (x *SetXattr) GetClearSetgid() bool {
+	if x != nil {
+		return x.ClearSetgid
 	}
 	return false
 }
@@ -15708,7 +15724,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xe0\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xf7\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -15723,7 +15739,8 @@ const file_metadata_proto_rawDesc = "" +
 	" \x01(\tR\x06tenant\x12\x13\n" +
 	"\x04rdev\x18\x91\x06 \x01(\rR\x04rdev\x12,\n" +
 	"\x06xattrs\x18\x96\x05 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\x12\x19\n" +
-	"\acontent\x18\xa0\x06 \x01(\fR\acontent\"1\n" +
+	"\acontent\x18\xa0\x06 \x01(\fR\acontent\x12\x15\n" +
+	"\x05umask\x18\x9b\x06 \x01(\rR\x05umask\"1\n" +
 	"\x05Xattr\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"\x97\x02\n" +
@@ -15754,14 +15771,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"!\n" +
 	"\aRelease\x12\x16\n" +
-	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"\x94\x01\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"\xb8\x01\n" +
 	"\bSetXattr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\fR\x05value\x12\x16\n" +
 	"\x06create\x18\x04 \x01(\bR\x06create\x12\x18\n" +
 	"\areplace\x18\x05 \x01(\bR\areplace\x12\x16\n" +
-	"\x06remove\x18\x06 \x01(\bR\x06remove\"4\n" +
+	"\x06remove\x18\x06 \x01(\bR\x06remove\x12\"\n" +
+	"\fclear_setgid\x18\x9c\x06 \x01(\bR\vclearSetgid\"4\n" +
 	"\bGetXattr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"8\n" +

@@ -138,6 +138,8 @@ func (c *nameChecks) attributes() error {
 		bytes[id] += len(key) - 11 + len(v)
 		if c.inodes[id] == nil {
 			c.problem("inode %s has extended attributes, but does not exist", id)
+		} else if text := names.CheckACL(c.inodes[id], string(key[11:]), v); text != "" {
+			c.problem("inode %s: %s", id, text)
 		}
 		return err
 	})

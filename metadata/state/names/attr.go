@@ -26,7 +26,9 @@ func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 		}
 	}
 	if has(wire.SetAttrField_SET_ATTR_MODE) {
-		i.Mode = op.GetMode() & 0o7777
+		if err := changeMode(t, i, op.GetMode()&0o7777); err != nil {
+			return nil, err
+		}
 	}
 	if has(wire.SetAttrField_SET_ATTR_UID) {
 		i.Uid = squashed(t.Scope, op.GetUid())

@@ -44,12 +44,20 @@ func CreateAs(t *kvtx.Tx, op *wire.Create, id moraine.InodeID) (*wire.MetaRespon
 	inheritGroup(&n, dir)
 	n.Id, n.Tenant, n.Parent = id, tenant, dir.Id
 	n.Name = op.GetName()
+	inherited, err := inheritACL(t, &n, dir, op.GetUmask())
+	if err != nil {
+		return nil, err
+	}
+	xattrs := append(inherited, op.GetXattrs()...)
+	if err := fitXattrs(xattrs); err != nil {
+		return nil, err
+	}
 	child, err := MakeInode(t, n)
 	if err != nil {
 		return nil, err
 	}
 	Link(t, dir, op.GetName(), child)
-	putXattrs(t, child, op.GetXattrs())
+	putXattrs(t, child, xattrs)
 	if err := putContent(t, child, op.GetContent()); err != nil {
 		return nil, err
 	}
@@ -165,10 +173,15 @@ func createUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	n := newInode(t.Scope, op)
 	inheritGroup(&n, dir)
 	n.Nlink, n.Tenant, n.Owner = 0, dir.Tenant, t.Session.Id
+	inherited, err := inheritACL(t, &n, dir, op.GetUmask())
+	if err != nil {
+		return nil, err
+	}
 	child, err := MakeInode(t, n)
 	if err != nil {
 		return nil, err
 	}
+	putXattrs(t, child, inherited)
 	t.Insert(t.K.SessionInode(t.Session.Id, child.Id), []byte{record.SessionVersion})
 	return tree.EntryReply(child), nil
 }

@@ -24,8 +24,8 @@ func checkXattr(op *wire.SetXattr) error {
 		return kvtx.Fail(moraine.InvalidArgument, "set attribute", name, "a name must not be empty or contain NUL")
 	case len(name) > moraine.MaxNameLen:
 		return kvtx.Fail(moraine.NameTooLong, "set attribute", name, "the name has %d bytes, %d at most", len(name), moraine.MaxNameLen)
-	case strings.HasPrefix(name, "system."):
-		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "the store does not support access control lists")
+	case strings.HasPrefix(name, "system.") && !isACL(name):
+		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "of the attributes of the system, the store has access control lists only")
 	case len(op.GetValue()) > MaxXattrBytes:
 		return kvtx.Fail(moraine.TooLarge, "set attribute", name, "the value has %d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
 	}
@@ -34,16 +34,26 @@ func checkXattr(op *wire.SetXattr) error {
 
 // checkXattrs checks the attributes of a new inode.
 func checkXattrs(all []*wire.Xattr) error {
-	count, bytes := len(all), 0
 	for n, x := range all {
 		if err := checkXattr(&wire.SetXattr{Name: x.GetName(), Value: x.GetValue()}); err != nil {
 			return err
+		}
+		if isACL(x.GetName()) {
+			return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "a create inherits access control lists: set others afterwards")
 		}
 		for _, before := range all[:n] {
 			if before.GetName() == x.GetName() {
 				return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "the request sets the attribute twice")
 			}
 		}
+	}
+	return fitXattrs(all)
+}
+
+// fitXattrs checks that a new inode may have so many attributes.
+func fitXattrs(all []*wire.Xattr) error {
+	count, bytes := len(all), 0
+	for n, x := range all {
 		if bytes += len(x.GetName()) + len(x.GetValue()); n >= MaxXattrs || bytes > MaxXattrBytes {
 			return kvtx.Fail(moraine.NoSpace, "set attribute", x.GetName(), "the file would have %d attributes with at least %d bytes; the limits are %d attributes and %d bytes",
 				count, bytes, MaxXattrs, MaxXattrBytes)
@@ -86,7 +96,11 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	case !there && (op.GetReplace() || op.GetRemove()):
 		return nil, kvtx.Fail(moraine.NoAttribute, "set attribute", op.GetName(), "")
 	}
-	if op.GetRemove() {
+	store, err := applyACL(i, op)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetRemove() || !store {
 		t.Del(key)
 	} else {
 		t.Put(key, record.EncodeXattr(op.GetValue()))
