@@ -30,6 +30,7 @@ var unmodelled = map[string]struct{ test, why string }{
 	"adopt_chunks":      {"TestAdoption", "the model's state is never restored"},
 	"retain_steps":      {"TestRandomRetention", "checkpoints have models of their own: their states"},
 	"raise_levels":      {"TestRandomMemory", "what is in memory has a model of its own, with reboots"},
+	"end_lingers":       {"TestRandomOrphans", "sessions of the model have no files open"},
 	"judge_steps":       {"TestRandomStepLosses", "checkpoints that lose bytes have a model of their own"},
 }
 

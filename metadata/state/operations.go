@@ -120,6 +120,8 @@ var handlers = checked([]handler{
 	800: {mutate: mutating((*wire.MetaRequest).GetDelegate, delegation.Delegate)},
 	801: {mutate: mutating((*wire.MetaRequest).GetEndDelegation, delegation.EndDelegation)},
 	802: {mutate: wholeOnly},
+	820: {read: reading((*wire.MetaRequest).GetFindOrphans, names.ReadOrphans)},
+	821: {mutate: mutating((*wire.MetaRequest).GetKeep, names.Keep)},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }, ops.All())
@@ -147,6 +149,7 @@ var commands = [...]command{
 	710: commanding((*statepb.Command).GetJudgeSteps, ckpt.JudgeSteps),
 	720: commanding((*statepb.Command).GetRetainSteps, ckpt.RetainSteps),
 	800: commanding((*statepb.Command).GetRevokeDelegation, delegation.RevokeDelegation),
+	820: commanding((*statepb.Command).GetEndLingers, names.EndLingers),
 }
 
 func mutating[O any](op func(*wire.MetaRequest) O, do func(*kvtx.Tx, O) (*wire.MetaResponse, error)) mutation {

@@ -543,6 +543,8 @@ type MetaRequest struct {
 	//	*MetaRequest_RemoveTree
 	//	*MetaRequest_Link
 	//	*MetaRequest_Release
+	//	*MetaRequest_FindOrphans
+	//	*MetaRequest_Keep
 	//	*MetaRequest_SetXattr
 	//	*MetaRequest_GetXattr
 	//	*MetaRequest_Grant
@@ -862,6 +864,24 @@ func (x *MetaRequest) GetRelease() *Release {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Release); ok {
 			return x.Release
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetFindOrphans() *FindOrphans {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_FindOrphans); ok {
+			return x.FindOrphans
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetKeep() *Keep {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_Keep); ok {
+			return x.Keep
 		}
 	}
 	return nil
@@ -1738,6 +1758,14 @@ type MetaRequest_Release struct {
 	Release *Release `protobuf:"bytes,30,opt,name=release,oneof"`
 }
 
+type MetaRequest_FindOrphans struct {
+	FindOrphans *FindOrphans `protobuf:"bytes,820,opt,name=find_orphans,json=findOrphans,oneof"`
+}
+
+type MetaRequest_Keep struct {
+	Keep *Keep `protobuf:"bytes,821,opt,name=keep,oneof"`
+}
+
 type MetaRequest_SetXattr struct {
 	SetXattr *SetXattr `protobuf:"bytes,31,opt,name=set_xattr,json=setXattr,oneof"`
 }
@@ -2143,6 +2171,10 @@ func (*MetaRequest_Link) isMetaRequest_Op() {}
 
 func (*MetaRequest_Release) isMetaRequest_Op() {}
 
+func (*MetaRequest_FindOrphans) isMetaRequest_Op() {}
+
+func (*MetaRequest_Keep) isMetaRequest_Op() {}
+
 func (*MetaRequest_SetXattr) isMetaRequest_Op() {}
 
 func (*MetaRequest_GetXattr) isMetaRequest_Op() {}
@@ -2377,6 +2409,7 @@ type MetaResponse struct {
 	//	*MetaResponse_Lock
 	//	*MetaResponse_Delegate
 	//	*MetaResponse_Batch
+	//	*MetaResponse_Orphans
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2883,6 +2916,15 @@ func (x *MetaResponse) GetBatch() *BatchReply {
 	return nil
 }
 
+func (x *MetaResponse) GetOrphans() *OrphansReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_Orphans); ok {
+			return x.Orphans
+		}
+	}
+	return nil
+}
+
 type isMetaResponse_Result interface {
 	isMetaResponse_Result()
 }
@@ -3087,6 +3129,10 @@ type MetaResponse_Batch struct {
 	Batch *BatchReply `protobuf:"bytes,802,opt,name=batch,oneof"`
 }
 
+type MetaResponse_Orphans struct {
+	Orphans *OrphansReply `protobuf:"bytes,820,opt,name=orphans,oneof"` // FindOrphans, Keep
+}
+
 func (*MetaResponse_Session) isMetaResponse_Result() {}
 
 func (*MetaResponse_Cluster) isMetaResponse_Result() {}
@@ -3186,6 +3232,8 @@ func (*MetaResponse_Lock) isMetaResponse_Result() {}
 func (*MetaResponse_Delegate) isMetaResponse_Result() {}
 
 func (*MetaResponse_Batch) isMetaResponse_Result() {}
+
+func (*MetaResponse_Orphans) isMetaResponse_Result() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3452,6 +3500,7 @@ type OpenSession struct {
 	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce" json:"nonce,omitempty"`      // 16 random bytes: a repeated OpenSession finds the session it made
 	Leases        bool                   `protobuf:"varint,200,opt,name=leases" json:"leases,omitempty"` // the session may hold leases
 	Drawn         uint64                 `protobuf:"varint,620,opt,name=drawn" json:"drawn,omitempty"`   // random part of the session's number, 40 bits and not 0; filled in by the service
+	Opens         bool                   `protobuf:"varint,820,opt,name=opens" json:"opens,omitempty"`   // the session may have files open: one that loses its last name lingers until the session had time to keep it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3542,10 +3591,18 @@ func (x *OpenSession) GetDrawn() uint64 {
 	return 0
 }
 
+func (x *OpenSession) GetOpens() bool {
+	if x != nil {
+		return x.Opens
+	}
+	return false
+}
+
 type RenewSession struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	WantToken      bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken" json:"want_token,omitempty"`
 	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"` // of the client's list of revoked servers; 0: none
+	Lingered       uint64                 `protobuf:"varint,820,opt,name=lingered" json:"lingered,omitempty"`                                   // of the files that lost their last name up to this number, the session keeps those that it has open
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3590,6 +3647,13 @@ func (x *RenewSession) GetWantToken() bool {
 func (x *RenewSession) GetRevokedVersion() uint64 {
 	if x != nil {
 		return x.RevokedVersion
+	}
+	return 0
+}
+
+func (x *RenewSession) GetLingered() uint64 {
+	if x != nil {
+		return x.Lingered
 	}
 	return 0
 }
@@ -3647,6 +3711,7 @@ type SessionReply struct {
 	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer checks the space before it sends bytes
 	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion" json:"revoked_version,omitempty"`  // of the current list of revoked server certificates
 	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked" json:"revoked,omitempty"`                                       // that list, if the client has another
+	Lingered        uint64                 `protobuf:"varint,820,opt,name=lingered" json:"lingered,omitempty"`                                    // number of the last file that lost its last name, as far as the session's cache shows nothing older; 0: not known
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3784,6 +3849,13 @@ func (x *SessionReply) GetRevoked() []*Revocation {
 		return x.Revoked
 	}
 	return nil
+}
+
+func (x *SessionReply) GetLingered() uint64 {
+	if x != nil {
+		return x.Lingered
+	}
+	return 0
 }
 
 type GetCluster struct {
@@ -6383,7 +6455,7 @@ func (x *Link) GetName() string {
 // Create.unlinked): their content is freed.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most; those that the session does not own are ignored
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most; those that the session neither owns nor keeps are ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6425,6 +6497,143 @@ func (x *Release) GetInodes() []uint64 {
 	return nil
 }
 
+// FindOrphans returns those of the inodes that are files without a name which the session
+// may keep, and does not yet.
+type FindOrphans struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 4,096 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindOrphans) Reset() {
+	*x = FindOrphans{}
+	mi := &file_metadata_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindOrphans) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindOrphans) ProtoMessage() {}
+
+func (x *FindOrphans) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindOrphans.ProtoReflect.Descriptor instead.
+func (*FindOrphans) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *FindOrphans) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
+// Keep has the session keep files that lost their last name while it has them open. Their
+// content stays until the session releases them or ends.
+type Keep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most; those that cannot be kept are ignored
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keep) Reset() {
+	*x = Keep{}
+	mi := &file_metadata_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keep) ProtoMessage() {}
+
+func (x *Keep) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keep.ProtoReflect.Descriptor instead.
+func (*Keep) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Keep) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
+// OrphansReply has the files that were found, or that the session keeps now.
+type OrphansReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrphansReply) Reset() {
+	*x = OrphansReply{}
+	mi := &file_metadata_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrphansReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrphansReply) ProtoMessage() {}
+
+func (x *OrphansReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrphansReply.ProtoReflect.Descriptor instead.
+func (*OrphansReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *OrphansReply) GetInodes() []uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return nil
+}
+
 // SetXattr sets or removes one extended attribute.
 type SetXattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6441,7 +6650,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6453,7 +6662,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6466,7 +6675,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -6529,7 +6738,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6541,7 +6750,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6554,7 +6763,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -6581,7 +6790,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6593,7 +6802,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6606,7 +6815,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -6635,7 +6844,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6647,7 +6856,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6660,7 +6869,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -6700,7 +6909,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6712,7 +6921,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6725,7 +6934,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -6799,7 +7008,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6811,7 +7020,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6824,7 +7033,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -6880,7 +7089,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6892,7 +7101,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6905,7 +7114,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -6988,7 +7197,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7000,7 +7209,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7013,7 +7222,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -7038,7 +7247,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7050,7 +7259,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7063,7 +7272,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -7119,7 +7328,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7131,7 +7340,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7144,7 +7353,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -7201,7 +7410,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7213,7 +7422,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7226,7 +7435,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -7354,7 +7563,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7366,7 +7575,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7379,7 +7588,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -7430,7 +7639,7 @@ type Expect struct {
 
 func (x *Expect) Reset() {
 	*x = Expect{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7442,7 +7651,7 @@ func (x *Expect) String() string {
 func (*Expect) ProtoMessage() {}
 
 func (x *Expect) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7455,7 +7664,7 @@ func (x *Expect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expect.ProtoReflect.Descriptor instead.
 func (*Expect) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Expect) GetInode() uint64 {
@@ -7501,7 +7710,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7513,7 +7722,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7526,7 +7735,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -7597,7 +7806,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7609,7 +7818,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7622,7 +7831,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -7665,7 +7874,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7677,7 +7886,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7690,7 +7899,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -7734,7 +7943,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7746,7 +7955,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7759,7 +7968,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -7819,7 +8028,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7831,7 +8040,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7844,7 +8053,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -7913,7 +8122,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7925,7 +8134,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7938,7 +8147,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -7964,7 +8173,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7976,7 +8185,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7989,7 +8198,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -8060,7 +8269,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8072,7 +8281,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8085,7 +8294,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -8130,7 +8339,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8142,7 +8351,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8155,7 +8364,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -8216,7 +8425,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8228,7 +8437,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8241,7 +8450,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -8314,7 +8523,7 @@ type ProbeTarget struct {
 
 func (x *ProbeTarget) Reset() {
 	*x = ProbeTarget{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8326,7 +8535,7 @@ func (x *ProbeTarget) String() string {
 func (*ProbeTarget) ProtoMessage() {}
 
 func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8339,7 +8548,7 @@ func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeTarget.ProtoReflect.Descriptor instead.
 func (*ProbeTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ProbeTarget) GetRole() string {
@@ -8383,7 +8592,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8395,7 +8604,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8408,7 +8617,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Probe) GetRole() string {
@@ -8463,7 +8672,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8475,7 +8684,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8488,7 +8697,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -8615,7 +8824,7 @@ type SuspectChunk struct {
 
 func (x *SuspectChunk) Reset() {
 	*x = SuspectChunk{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8627,7 +8836,7 @@ func (x *SuspectChunk) String() string {
 func (*SuspectChunk) ProtoMessage() {}
 
 func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8640,7 +8849,7 @@ func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectChunk.ProtoReflect.Descriptor instead.
 func (*SuspectChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SuspectChunk) GetDevice() uint32 {
@@ -8684,7 +8893,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8696,7 +8905,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8709,7 +8918,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -8775,7 +8984,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8787,7 +8996,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8800,7 +9009,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -8859,7 +9068,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8871,7 +9080,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8884,7 +9093,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -8921,7 +9130,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8933,7 +9142,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8946,7 +9155,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -8998,7 +9207,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9010,7 +9219,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9023,7 +9232,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -9065,7 +9274,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9077,7 +9286,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9090,7 +9299,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -9126,7 +9335,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9138,7 +9347,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9151,7 +9360,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -9196,7 +9405,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9208,7 +9417,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9221,7 +9430,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -9269,7 +9478,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9281,7 +9490,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9294,7 +9503,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -9321,7 +9530,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9333,7 +9542,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9346,7 +9555,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9419,7 +9628,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9431,7 +9640,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9444,7 +9653,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9503,7 +9712,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9515,7 +9724,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9528,7 +9737,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -9584,7 +9793,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9596,7 +9805,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9609,7 +9818,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -9636,7 +9845,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9648,7 +9857,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9661,7 +9870,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -9739,7 +9948,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9751,7 +9960,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9764,7 +9973,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -9787,7 +9996,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9799,7 +10008,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9812,7 +10021,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -9859,7 +10068,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9871,7 +10080,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9884,7 +10093,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -9910,7 +10119,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9922,7 +10131,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9935,7 +10144,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -10007,7 +10216,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10019,7 +10228,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10032,7 +10241,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -10101,7 +10310,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10113,7 +10322,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10126,7 +10335,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Job) GetId() uint64 {
@@ -10306,7 +10515,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10318,7 +10527,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10331,7 +10540,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -10394,7 +10603,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10406,7 +10615,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10419,7 +10628,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10468,7 +10677,7 @@ type RewrittenFile struct {
 
 func (x *RewrittenFile) Reset() {
 	*x = RewrittenFile{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10480,7 +10689,7 @@ func (x *RewrittenFile) String() string {
 func (*RewrittenFile) ProtoMessage() {}
 
 func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10493,7 +10702,7 @@ func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrittenFile.ProtoReflect.Descriptor instead.
 func (*RewrittenFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RewrittenFile) GetInode() uint64 {
@@ -10528,7 +10737,7 @@ type RewriteReply struct {
 
 func (x *RewriteReply) Reset() {
 	*x = RewriteReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10540,7 +10749,7 @@ func (x *RewriteReply) String() string {
 func (*RewriteReply) ProtoMessage() {}
 
 func (x *RewriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10553,7 +10762,7 @@ func (x *RewriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteReply.ProtoReflect.Descriptor instead.
 func (*RewriteReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RewriteReply) GetRewritten() []uint64 {
@@ -10592,7 +10801,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10604,7 +10813,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10617,7 +10826,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -10684,7 +10893,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10696,7 +10905,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10709,7 +10918,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10769,7 +10978,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10781,7 +10990,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10794,7 +11003,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -10857,7 +11066,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10869,7 +11078,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10882,7 +11091,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -10918,7 +11127,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10930,7 +11139,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10943,7 +11152,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -10988,7 +11197,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11000,7 +11209,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11013,7 +11222,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -11070,7 +11279,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11082,7 +11291,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11095,7 +11304,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -11135,7 +11344,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11147,7 +11356,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11160,7 +11369,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -11183,7 +11392,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11195,7 +11404,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11208,7 +11417,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -11237,7 +11446,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11249,7 +11458,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11262,7 +11471,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11296,7 +11505,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11308,7 +11517,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11321,7 +11530,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11351,7 +11560,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11363,7 +11572,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11376,7 +11585,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11410,7 +11619,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11422,7 +11631,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11435,7 +11644,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11462,7 +11671,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11474,7 +11683,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11487,7 +11696,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11514,7 +11723,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11526,7 +11735,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11539,7 +11748,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11593,7 +11802,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11605,7 +11814,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11618,7 +11827,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11641,7 +11850,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11653,7 +11862,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11666,7 +11875,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -11716,7 +11925,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11728,7 +11937,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11741,7 +11950,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -11775,7 +11984,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11787,7 +11996,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11800,7 +12009,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -11828,7 +12037,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11840,7 +12049,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11853,7 +12062,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -11887,7 +12096,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11899,7 +12108,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11912,7 +12121,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -11940,7 +12149,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11952,7 +12161,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11965,7 +12174,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -12056,7 +12265,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12068,7 +12277,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12081,7 +12290,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -12138,7 +12347,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12150,7 +12359,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12163,7 +12372,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -12200,7 +12409,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12212,7 +12421,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12225,7 +12434,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12269,7 +12478,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12281,7 +12490,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12294,7 +12503,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12338,7 +12547,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12350,7 +12559,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12363,7 +12572,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12408,7 +12617,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12420,7 +12629,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12433,7 +12642,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12490,7 +12699,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12502,7 +12711,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12515,7 +12724,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12556,7 +12765,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12568,7 +12777,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12581,7 +12790,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12614,7 +12823,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12626,7 +12835,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12639,7 +12848,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12702,7 +12911,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12714,7 +12923,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12727,7 +12936,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12825,7 +13034,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12837,7 +13046,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12850,7 +13059,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -12979,7 +13188,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12991,7 +13200,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13004,7 +13213,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13043,7 +13252,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13055,7 +13264,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13068,7 +13277,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 type Member struct {
@@ -13091,7 +13300,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13103,7 +13312,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13116,7 +13325,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *Member) GetId() string {
@@ -13221,7 +13430,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13233,7 +13442,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13246,7 +13455,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13331,7 +13540,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13343,7 +13552,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13356,7 +13565,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13399,7 +13608,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13411,7 +13620,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13424,7 +13633,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *AddMember) GetId() string {
@@ -13451,7 +13660,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13463,7 +13672,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13476,7 +13685,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13496,7 +13705,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13508,7 +13717,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13521,7 +13730,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13545,7 +13754,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13557,7 +13766,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13570,7 +13779,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13619,7 +13828,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13631,7 +13840,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13644,7 +13853,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13693,7 +13902,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13705,7 +13914,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13718,7 +13927,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13741,7 +13950,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13753,7 +13962,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13766,7 +13975,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13806,7 +14015,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13818,7 +14027,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13831,7 +14040,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13899,7 +14108,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13911,7 +14120,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13924,7 +14133,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 type LeaderReply struct {
@@ -13939,7 +14148,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13951,7 +14160,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13964,7 +14173,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14005,7 +14214,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14017,7 +14226,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14030,7 +14239,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 type MemberReply struct {
@@ -14048,7 +14257,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14060,7 +14269,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14073,7 +14282,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14139,7 +14348,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14151,7 +14360,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14164,7 +14373,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14209,7 +14418,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14221,7 +14430,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14234,7 +14443,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14288,7 +14497,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14300,7 +14509,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14313,7 +14522,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14335,7 +14544,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14347,7 +14556,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14360,7 +14569,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14407,7 +14616,7 @@ type FileLock struct {
 
 func (x *FileLock) Reset() {
 	*x = FileLock{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14419,7 +14628,7 @@ func (x *FileLock) String() string {
 func (*FileLock) ProtoMessage() {}
 
 func (x *FileLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14432,7 +14641,7 @@ func (x *FileLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileLock.ProtoReflect.Descriptor instead.
 func (*FileLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *FileLock) GetSession() uint64 {
@@ -14498,7 +14707,7 @@ type SetLock struct {
 
 func (x *SetLock) Reset() {
 	*x = SetLock{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14510,7 +14719,7 @@ func (x *SetLock) String() string {
 func (*SetLock) ProtoMessage() {}
 
 func (x *SetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14523,7 +14732,7 @@ func (x *SetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLock.ProtoReflect.Descriptor instead.
 func (*SetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *SetLock) GetInode() uint64 {
@@ -14558,7 +14767,7 @@ type GetLock struct {
 
 func (x *GetLock) Reset() {
 	*x = GetLock{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14570,7 +14779,7 @@ func (x *GetLock) String() string {
 func (*GetLock) ProtoMessage() {}
 
 func (x *GetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14583,7 +14792,7 @@ func (x *GetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLock.ProtoReflect.Descriptor instead.
 func (*GetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *GetLock) GetInode() uint64 {
@@ -14613,7 +14822,7 @@ type AwaitLock struct {
 
 func (x *AwaitLock) Reset() {
 	*x = AwaitLock{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14625,7 +14834,7 @@ func (x *AwaitLock) String() string {
 func (*AwaitLock) ProtoMessage() {}
 
 func (x *AwaitLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14638,7 +14847,7 @@ func (x *AwaitLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitLock.ProtoReflect.Descriptor instead.
 func (*AwaitLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *AwaitLock) GetInode() uint64 {
@@ -14672,7 +14881,7 @@ type LockReply struct {
 
 func (x *LockReply) Reset() {
 	*x = LockReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14684,7 +14893,7 @@ func (x *LockReply) String() string {
 func (*LockReply) ProtoMessage() {}
 
 func (x *LockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14697,7 +14906,7 @@ func (x *LockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockReply.ProtoReflect.Descriptor instead.
 func (*LockReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *LockReply) GetConflict() *FileLock {
@@ -14726,7 +14935,7 @@ type Delegate struct {
 
 func (x *Delegate) Reset() {
 	*x = Delegate{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14738,7 +14947,7 @@ func (x *Delegate) String() string {
 func (*Delegate) ProtoMessage() {}
 
 func (x *Delegate) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14751,7 +14960,7 @@ func (x *Delegate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegate.ProtoReflect.Descriptor instead.
 func (*Delegate) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *Delegate) GetInode() uint64 {
@@ -14782,7 +14991,7 @@ type DelegateReply struct {
 
 func (x *DelegateReply) Reset() {
 	*x = DelegateReply{}
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14794,7 +15003,7 @@ func (x *DelegateReply) String() string {
 func (*DelegateReply) ProtoMessage() {}
 
 func (x *DelegateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14807,7 +15016,7 @@ func (x *DelegateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelegateReply.ProtoReflect.Descriptor instead.
 func (*DelegateReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{153}
+	return file_metadata_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *DelegateReply) GetDelegated() bool {
@@ -14862,7 +15071,7 @@ type EndDelegation struct {
 
 func (x *EndDelegation) Reset() {
 	*x = EndDelegation{}
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14874,7 +15083,7 @@ func (x *EndDelegation) String() string {
 func (*EndDelegation) ProtoMessage() {}
 
 func (x *EndDelegation) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14887,7 +15096,7 @@ func (x *EndDelegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegation.ProtoReflect.Descriptor instead.
 func (*EndDelegation) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{154}
+	return file_metadata_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *EndDelegation) GetInodes() []uint64 {
@@ -14908,7 +15117,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14920,7 +15129,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14933,7 +15142,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{155}
+	return file_metadata_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *Batch) GetOps() []*BatchOp {
@@ -14964,7 +15173,7 @@ type BatchOp struct {
 
 func (x *BatchOp) Reset() {
 	*x = BatchOp{}
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14976,7 +15185,7 @@ func (x *BatchOp) String() string {
 func (*BatchOp) ProtoMessage() {}
 
 func (x *BatchOp) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14989,7 +15198,7 @@ func (x *BatchOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
 func (*BatchOp) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{156}
+	return file_metadata_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *BatchOp) GetInode() uint64 {
@@ -15108,7 +15317,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15120,7 +15329,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15133,7 +15342,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{157}
+	return file_metadata_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *BatchReply) GetResults() []*BatchResult {
@@ -15153,7 +15362,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15165,7 +15374,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15178,7 +15387,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{158}
+	return file_metadata_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *BatchResult) GetError() *Error {
@@ -15199,7 +15408,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xa8>\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xb6?\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -15231,9 +15440,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\vremove_tree\x18\x1c \x01(\v2\x18.moraine.wire.RemoveTreeB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\n" +
 	"removeTree\x128\n" +
 	"\x04link\x18\x1d \x01(\v2\x12.moraine.wire.LinkB\x0e\xa2\xbb\x18\n" +
-	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\x04link\x12A\n" +
-	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseB\x0e\xa2\xbb\x18\n" +
-	"\b\x03\x10\x04\x18\x02(\x010\x01H\x00R\arelease\x12E\n" +
+	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\x04link\x12C\n" +
+	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseB\x10\xa2\xbb\x18\f\b\x03\x10\x04\x18\x02(\x010\x01P\x01H\x00R\arelease\x12M\n" +
+	"\ffind_orphans\x18\xb4\x06 \x01(\v2\x19.moraine.wire.FindOrphansB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x02(\x01H\x00R\vfindOrphans\x12;\n" +
+	"\x04keep\x18\xb5\x06 \x01(\v2\x12.moraine.wire.KeepB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01P\x01H\x00R\x04keep\x12E\n" +
 	"\tset_xattr\x18\x1f \x01(\v2\x16.moraine.wire.SetXattrB\x0e\xa2\xbb\x18\n" +
 	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\bsetXattr\x12C\n" +
 	"\tget_xattr\x18  \x01(\v2\x16.moraine.wire.GetXattrB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\bgetXattr\x12;\n" +
@@ -15416,7 +15626,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\xde\x16\n" +
+	"\x02op\"\x97\x17\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -15476,7 +15686,8 @@ const file_metadata_proto_rawDesc = "" +
 	"badObjects\x12.\n" +
 	"\x04lock\x18\x8c\x06 \x01(\v2\x17.moraine.wire.LockReplyH\x00R\x04lock\x12:\n" +
 	"\bdelegate\x18\xa0\x06 \x01(\v2\x1b.moraine.wire.DelegateReplyH\x00R\bdelegate\x121\n" +
-	"\x05batch\x18\xa2\x06 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batchB\b\n" +
+	"\x05batch\x18\xa2\x06 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batch\x127\n" +
+	"\aorphans\x18\xb4\x06 \x01(\v2\x1a.moraine.wire.OrphansReplyH\x00R\aorphansB\b\n" +
 	"\x06result\"\x06\n" +
 	"\x04Done\"\x91\x01\n" +
 	"\n" +
@@ -15493,7 +15704,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04undo\x18\x02 \x01(\bR\x04undo\"\r\n" +
 	"\vListRevoked\"J\n" +
 	"\fRevokedReply\x12:\n" +
-	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\"\xc6\x01\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x18.moraine.wire.RevocationR\vrevocations\"\xdd\x01\n" +
 	"\vOpenSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1b\n" +
@@ -15502,12 +15713,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x14\n" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x17\n" +
 	"\x06leases\x18\xc8\x01 \x01(\bR\x06leases\x12\x15\n" +
-	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\"W\n" +
+	"\x05drawn\x18\xec\x04 \x01(\x04R\x05drawn\x12\x15\n" +
+	"\x05opens\x18\xb4\x06 \x01(\bR\x05opens\"t\n" +
 	"\fRenewSession\x12\x1d\n" +
 	"\n" +
 	"want_token\x18\x01 \x01(\bR\twantToken\x12(\n" +
-	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\"\x0e\n" +
-	"\fCloseSession\"\x85\x04\n" +
+	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x12\x1b\n" +
+	"\blingered\x18\xb4\x06 \x01(\x04R\blingered\"\x0e\n" +
+	"\fCloseSession\"\xa2\x04\n" +
 	"\fSessionReply\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x1f\n" +
 	"\vterm_millis\x18\x02 \x01(\x04R\n" +
@@ -15524,7 +15737,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04mark\x18\xd5\x02 \x01(\fR\x04mark\x12\x17\n" +
 	"\x06quotas\x18\xdd\x01 \x01(\bR\x06quotas\x12(\n" +
 	"\x0frevoked_version\x18\xec\x04 \x01(\x04R\x0erevokedVersion\x123\n" +
-	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\"#\n" +
+	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\x12\x1b\n" +
+	"\blingered\x18\xb4\x06 \x01(\x04R\blingered\"#\n" +
 	"\n" +
 	"GetCluster\x12\x15\n" +
 	"\x05fresh\x18\xbc\x05 \x01(\bR\x05fresh\"\xc8\x02\n" +
@@ -15771,6 +15985,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06parent\x18\x02 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"!\n" +
 	"\aRelease\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"%\n" +
+	"\vFindOrphans\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"\x1e\n" +
+	"\x04Keep\x12\x16\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"&\n" +
+	"\fOrphansReply\x12\x16\n" +
 	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"\xb8\x01\n" +
 	"\bSetXattr\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x12\n" +
@@ -16599,7 +16819,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 159)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 162)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -16651,185 +16871,188 @@ var file_metadata_proto_goTypes = []any{
 	(*RemoveReply)(nil),       // 47: moraine.wire.RemoveReply
 	(*Link)(nil),              // 48: moraine.wire.Link
 	(*Release)(nil),           // 49: moraine.wire.Release
-	(*SetXattr)(nil),          // 50: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 51: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 52: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 53: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 54: moraine.wire.SetAttr
-	(*Grant)(nil),             // 55: moraine.wire.Grant
-	(*GrantReply)(nil),        // 56: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 57: moraine.wire.EndGrant
-	(*Place)(nil),             // 58: moraine.wire.Place
-	(*PlaceReply)(nil),        // 59: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 60: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 61: moraine.wire.LinkTarget
-	(*Expect)(nil),            // 62: moraine.wire.Expect
-	(*Clone)(nil),             // 63: moraine.wire.Clone
-	(*CloneRange)(nil),        // 64: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 65: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 66: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 67: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 68: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 69: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 70: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 71: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 72: moraine.wire.Heartbeat
-	(*ProbeTarget)(nil),       // 73: moraine.wire.ProbeTarget
-	(*Probe)(nil),             // 74: moraine.wire.Probe
-	(*HeartbeatReply)(nil),    // 75: moraine.wire.HeartbeatReply
-	(*SuspectChunk)(nil),      // 76: moraine.wire.SuspectChunk
-	(*ListMemory)(nil),        // 77: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 78: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 79: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 80: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 81: moraine.wire.ListLost
-	(*LostReply)(nil),         // 82: moraine.wire.LostReply
-	(*LostFile)(nil),          // 83: moraine.wire.LostFile
-	(*Deletion)(nil),          // 84: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 85: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 86: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 87: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 88: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 89: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 90: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 91: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 92: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 93: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 94: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 95: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 96: moraine.wire.Job
-	(*RewriteTask)(nil),       // 97: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 98: moraine.wire.CommitRewrite
-	(*RewrittenFile)(nil),     // 99: moraine.wire.RewrittenFile
-	(*RewriteReply)(nil),      // 100: moraine.wire.RewriteReply
-	(*RepairTask)(nil),        // 101: moraine.wire.RepairTask
-	(*Intent)(nil),            // 102: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 103: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 104: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 105: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 106: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 107: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 108: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 109: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 110: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 111: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 112: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 113: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 114: moraine.wire.EndIntents
-	(*Usage)(nil),             // 115: moraine.wire.Usage
-	(*GetUsage)(nil),          // 116: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 117: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 118: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 119: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 120: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 121: moraine.wire.Recount
-	(*Leases)(nil),            // 122: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 123: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 124: moraine.wire.Recall
-	(*Touch)(nil),             // 125: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 126: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 127: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 128: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 129: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 130: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 131: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 132: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 133: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 134: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 135: moraine.wire.GetMembers
-	(*Member)(nil),            // 136: moraine.wire.Member
-	(*MembersReply)(nil),      // 137: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 138: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 139: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 140: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 141: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 142: moraine.wire.CloneTree
-	(*Concat)(nil),            // 143: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 144: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 145: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 146: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 147: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 148: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 149: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 150: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 151: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 152: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 153: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 154: moraine.wire.QuarantineReply
-	(*FileLock)(nil),          // 155: moraine.wire.FileLock
-	(*SetLock)(nil),           // 156: moraine.wire.SetLock
-	(*GetLock)(nil),           // 157: moraine.wire.GetLock
-	(*AwaitLock)(nil),         // 158: moraine.wire.AwaitLock
-	(*LockReply)(nil),         // 159: moraine.wire.LockReply
-	(*Delegate)(nil),          // 160: moraine.wire.Delegate
-	(*DelegateReply)(nil),     // 161: moraine.wire.DelegateReply
-	(*EndDelegation)(nil),     // 162: moraine.wire.EndDelegation
-	(*Batch)(nil),             // 163: moraine.wire.Batch
-	(*BatchOp)(nil),           // 164: moraine.wire.BatchOp
-	(*BatchReply)(nil),        // 165: moraine.wire.BatchReply
-	(*BatchResult)(nil),       // 166: moraine.wire.BatchResult
-	(*OpenRun)(nil),           // 167: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 168: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 169: moraine.wire.SealPart
-	(*GetStep)(nil),           // 170: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 171: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 172: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 173: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 174: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 175: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 176: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 177: moraine.wire.ListParts
-	(*ClaimSlices)(nil),       // 178: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),         // 179: moraine.wire.LeaseStep
-	(*MarkStep)(nil),          // 180: moraine.wire.MarkStep
-	(*AdoptStep)(nil),         // 181: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),       // 182: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 183: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 184: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 185: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 186: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 187: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 188: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 189: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 190: moraine.wire.GetObject
-	(*GetTier)(nil),           // 191: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 192: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 193: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 194: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 195: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 196: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 197: moraine.wire.Error
-	(*Topology)(nil),          // 198: moraine.wire.Topology
-	(*RunReply)(nil),          // 199: moraine.wire.RunReply
-	(*StepReply)(nil),         // 200: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 201: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 202: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 203: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),       // 204: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),       // 205: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 206: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 207: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 208: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 209: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 210: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 211: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 212: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 213: moraine.wire.DeviceState
-	(*Attr)(nil),              // 214: moraine.wire.Attr
-	(FileType)(0),             // 215: moraine.wire.FileType
-	(*Placement)(nil),         // 216: moraine.wire.Placement
-	(*Stripe)(nil),            // 217: moraine.wire.Stripe
-	(*Extent)(nil),            // 218: moraine.wire.Extent
-	(*Object)(nil),            // 219: moraine.wire.Object
-	(*Host)(nil),              // 220: moraine.wire.Host
-	(*Device)(nil),            // 221: moraine.wire.Device
-	(*SigningKey)(nil),        // 222: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 223: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 224: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 225: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 226: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 227: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 228: moraine.wire.BucketTraits
+	(*FindOrphans)(nil),       // 50: moraine.wire.FindOrphans
+	(*Keep)(nil),              // 51: moraine.wire.Keep
+	(*OrphansReply)(nil),      // 52: moraine.wire.OrphansReply
+	(*SetXattr)(nil),          // 53: moraine.wire.SetXattr
+	(*GetXattr)(nil),          // 54: moraine.wire.GetXattr
+	(*XattrReply)(nil),        // 55: moraine.wire.XattrReply
+	(*RemoveTree)(nil),        // 56: moraine.wire.RemoveTree
+	(*SetAttr)(nil),           // 57: moraine.wire.SetAttr
+	(*Grant)(nil),             // 58: moraine.wire.Grant
+	(*GrantReply)(nil),        // 59: moraine.wire.GrantReply
+	(*EndGrant)(nil),          // 60: moraine.wire.EndGrant
+	(*Place)(nil),             // 61: moraine.wire.Place
+	(*PlaceReply)(nil),        // 62: moraine.wire.PlaceReply
+	(*Commit)(nil),            // 63: moraine.wire.Commit
+	(*LinkTarget)(nil),        // 64: moraine.wire.LinkTarget
+	(*Expect)(nil),            // 65: moraine.wire.Expect
+	(*Clone)(nil),             // 66: moraine.wire.Clone
+	(*CloneRange)(nil),        // 67: moraine.wire.CloneRange
+	(*CommitReply)(nil),       // 68: moraine.wire.CommitReply
+	(*GetExtents)(nil),        // 69: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),      // 70: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),   // 71: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),          // 72: moraine.wire.BadChunk
+	(*RegisterHost)(nil),      // 73: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil), // 74: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),         // 75: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),       // 76: moraine.wire.ProbeTarget
+	(*Probe)(nil),             // 77: moraine.wire.Probe
+	(*HeartbeatReply)(nil),    // 78: moraine.wire.HeartbeatReply
+	(*SuspectChunk)(nil),      // 79: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),        // 80: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 81: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 82: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 83: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 84: moraine.wire.ListLost
+	(*LostReply)(nil),         // 85: moraine.wire.LostReply
+	(*LostFile)(nil),          // 86: moraine.wire.LostFile
+	(*Deletion)(nil),          // 87: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 88: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 89: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 90: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 91: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 92: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 93: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 94: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 95: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 96: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 97: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 98: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 99: moraine.wire.Job
+	(*RewriteTask)(nil),       // 100: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 101: moraine.wire.CommitRewrite
+	(*RewrittenFile)(nil),     // 102: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),      // 103: moraine.wire.RewriteReply
+	(*RepairTask)(nil),        // 104: moraine.wire.RepairTask
+	(*Intent)(nil),            // 105: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 106: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 107: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 108: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 109: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 110: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 111: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 112: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 113: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 114: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 115: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 116: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 117: moraine.wire.EndIntents
+	(*Usage)(nil),             // 118: moraine.wire.Usage
+	(*GetUsage)(nil),          // 119: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 120: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 121: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 122: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 123: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 124: moraine.wire.Recount
+	(*Leases)(nil),            // 125: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 126: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 127: moraine.wire.Recall
+	(*Touch)(nil),             // 128: moraine.wire.Touch
+	(*LeaseGrant)(nil),        // 129: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 130: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 131: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 132: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 133: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 134: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 135: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 136: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 137: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 138: moraine.wire.GetMembers
+	(*Member)(nil),            // 139: moraine.wire.Member
+	(*MembersReply)(nil),      // 140: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 141: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 142: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 143: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 144: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 145: moraine.wire.CloneTree
+	(*Concat)(nil),            // 146: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 147: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 148: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 149: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 150: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 151: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 152: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 153: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 154: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 155: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 156: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 157: moraine.wire.QuarantineReply
+	(*FileLock)(nil),          // 158: moraine.wire.FileLock
+	(*SetLock)(nil),           // 159: moraine.wire.SetLock
+	(*GetLock)(nil),           // 160: moraine.wire.GetLock
+	(*AwaitLock)(nil),         // 161: moraine.wire.AwaitLock
+	(*LockReply)(nil),         // 162: moraine.wire.LockReply
+	(*Delegate)(nil),          // 163: moraine.wire.Delegate
+	(*DelegateReply)(nil),     // 164: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),     // 165: moraine.wire.EndDelegation
+	(*Batch)(nil),             // 166: moraine.wire.Batch
+	(*BatchOp)(nil),           // 167: moraine.wire.BatchOp
+	(*BatchReply)(nil),        // 168: moraine.wire.BatchReply
+	(*BatchResult)(nil),       // 169: moraine.wire.BatchResult
+	(*OpenRun)(nil),           // 170: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 171: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 172: moraine.wire.SealPart
+	(*GetStep)(nil),           // 173: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 174: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 175: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 176: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 177: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 178: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 179: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 180: moraine.wire.ListParts
+	(*ClaimSlices)(nil),       // 181: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),         // 182: moraine.wire.LeaseStep
+	(*MarkStep)(nil),          // 183: moraine.wire.MarkStep
+	(*AdoptStep)(nil),         // 184: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),       // 185: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 186: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 187: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 188: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 189: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 190: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 191: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 192: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 193: moraine.wire.GetObject
+	(*GetTier)(nil),           // 194: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 195: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 196: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 197: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 198: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 199: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 200: moraine.wire.Error
+	(*Topology)(nil),          // 201: moraine.wire.Topology
+	(*RunReply)(nil),          // 202: moraine.wire.RunReply
+	(*StepReply)(nil),         // 203: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 204: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 205: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 206: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),       // 207: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),       // 208: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 209: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 210: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 211: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 212: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 213: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 214: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 215: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 216: moraine.wire.DeviceState
+	(*Attr)(nil),              // 217: moraine.wire.Attr
+	(FileType)(0),             // 218: moraine.wire.FileType
+	(*Placement)(nil),         // 219: moraine.wire.Placement
+	(*Stripe)(nil),            // 220: moraine.wire.Stripe
+	(*Extent)(nil),            // 221: moraine.wire.Extent
+	(*Object)(nil),            // 222: moraine.wire.Object
+	(*Host)(nil),              // 223: moraine.wire.Host
+	(*Device)(nil),            // 224: moraine.wire.Device
+	(*SigningKey)(nil),        // 225: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 226: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 227: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 228: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 229: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 230: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 231: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -16844,287 +17067,290 @@ var file_metadata_proto_depIdxs = []int32{
 	43,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
 	45,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
 	46,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	54,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	53,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	57,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	56,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
 	48,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
 	49,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	50,  // 16: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	51,  // 17: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	55,  // 18: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	57,  // 19: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	58,  // 20: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	60,  // 21: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	66,  // 22: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	68,  // 23: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	63,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	70,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	72,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	86,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	85,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	95,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	103, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	105, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	106, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	107, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	108, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	167, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	168, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	169, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	170, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	171, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	172, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	173, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	174, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	175, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	176, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	177, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	178, // 49: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	179, // 50: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	180, // 51: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	181, // 52: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	182, // 53: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	109, // 54: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	183, // 55: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	184, // 56: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	185, // 57: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	186, // 58: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	187, // 59: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	188, // 60: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	189, // 61: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	190, // 62: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	191, // 63: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	192, // 64: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	193, // 65: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	116, // 66: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	118, // 67: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	119, // 68: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	121, // 69: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	142, // 70: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	143, // 71: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	144, // 72: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	122, // 73: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	127, // 74: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	156, // 75: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
-	157, // 76: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
-	158, // 77: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
-	160, // 78: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
-	162, // 79: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
-	163, // 80: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	131, // 81: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	135, // 82: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	139, // 83: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	140, // 84: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	141, // 85: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	145, // 86: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 87: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 88: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 89: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	147, // 90: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	149, // 91: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	151, // 92: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	79,  // 93: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	77,  // 94: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	81,  // 95: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 96: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	98,  // 97: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	89,  // 98: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	91,  // 99: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 100: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 101: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	194, // 102: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	195, // 103: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	196, // 104: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	197, // 105: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	126, // 106: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 107: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 108: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	198, // 109: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 110: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 111: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 112: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 113: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	56,  // 114: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	59,  // 115: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	65,  // 116: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	67,  // 117: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	71,  // 118: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	75,  // 119: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	88,  // 120: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 121: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 122: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 123: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	199, // 124: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	200, // 125: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	201, // 126: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	202, // 127: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	203, // 128: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	52,  // 129: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	204, // 130: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	205, // 131: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	206, // 132: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	207, // 133: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 134: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 135: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	132, // 136: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	137, // 137: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	146, // 138: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	148, // 139: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	150, // 140: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	154, // 141: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 142: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 143: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	129, // 144: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	78,  // 145: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	82,  // 146: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	90,  // 147: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	93,  // 148: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	153, // 149: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 150: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 151: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	208, // 152: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	209, // 153: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	159, // 154: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
-	161, // 155: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
-	165, // 156: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	11,  // 157: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 158: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	130, // 159: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 160: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	210, // 161: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 162: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	198, // 163: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	211, // 164: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 165: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 166: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 167: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 168: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 169: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 170: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	212, // 171: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 172: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 173: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	213, // 174: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	214, // 175: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	214, // 176: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 177: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	214, // 178: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	214, // 179: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 180: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	215, // 181: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 182: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	62,  // 183: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	211, // 184: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	216, // 185: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	211, // 186: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	211, // 187: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	216, // 188: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	217, // 189: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	218, // 190: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 191: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	61,  // 192: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	62,  // 193: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 194: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	64,  // 195: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 196: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	214, // 197: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	214, // 198: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	218, // 199: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	217, // 200: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	219, // 201: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	69,  // 202: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	220, // 203: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	221, // 204: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	222, // 205: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	221, // 206: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	223, // 207: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	74,  // 208: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	84,  // 209: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	222, // 210: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 211: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	73,  // 212: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	224, // 213: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	76,  // 214: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	87,  // 215: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	80,  // 216: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	84,  // 217: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	80,  // 218: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	225, // 219: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	83,  // 220: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	226, // 221: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	84,  // 222: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	87,  // 223: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	84,  // 224: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	217, // 225: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	86,  // 226: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	94,  // 227: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	92,  // 228: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 229: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	211, // 230: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	213, // 231: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 232: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 233: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 234: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	225, // 235: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	227, // 236: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 237: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	97,  // 238: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	217, // 239: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	99,  // 240: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	218, // 241: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	218, // 242: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	217, // 243: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 244: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 245: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	228, // 246: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	96,  // 247: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 248: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 249: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 250: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 251: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 252: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 253: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 254: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 255: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 256: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 257: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	125, // 258: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 259: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	215, // 260: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	128, // 261: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	133, // 262: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 263: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	134, // 264: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	134, // 265: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	133, // 266: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	136, // 267: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	138, // 268: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 269: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 270: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 271: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	133, // 272: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	136, // 273: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	152, // 274: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	155, // 275: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	155, // 276: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	155, // 277: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	155, // 278: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	214, // 279: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
-	164, // 280: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
-	43,  // 281: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
-	46,  // 282: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
-	45,  // 283: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
-	54,  // 284: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
-	60,  // 285: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
-	166, // 286: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
-	197, // 287: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
-	288, // [288:288] is the sub-list for method output_type
-	288, // [288:288] is the sub-list for method input_type
-	288, // [288:288] is the sub-list for extension type_name
-	288, // [288:288] is the sub-list for extension extendee
-	0,   // [0:288] is the sub-list for field type_name
+	50,  // 16: moraine.wire.MetaRequest.find_orphans:type_name -> moraine.wire.FindOrphans
+	51,  // 17: moraine.wire.MetaRequest.keep:type_name -> moraine.wire.Keep
+	53,  // 18: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	54,  // 19: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	58,  // 20: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	60,  // 21: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	61,  // 22: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	63,  // 23: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	69,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	71,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	66,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	73,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	75,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	89,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	88,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	98,  // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	106, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	108, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	109, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	110, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	111, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	113, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	115, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	117, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	170, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	171, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	172, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	173, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	174, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	175, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	176, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	177, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	178, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	179, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	180, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	181, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	182, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	183, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	184, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	185, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	112, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	186, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	187, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	188, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	189, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	190, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	191, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	192, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	193, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	194, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	195, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	196, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	119, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	121, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	122, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	124, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	145, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	146, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	147, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	125, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	130, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	159, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
+	160, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
+	161, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
+	163, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
+	165, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
+	166, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	134, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	138, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	142, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	143, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	144, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	148, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 89: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 90: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 91: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	150, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	152, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	154, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	82,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	80,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	84,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 98: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	101, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	92,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	94,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 102: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 103: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	197, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	198, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	199, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	200, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	129, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 109: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 110: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	201, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 112: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 113: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 114: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	47,  // 115: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	59,  // 116: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	62,  // 117: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	68,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	70,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	74,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	78,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	91,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	107, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	114, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	116, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	202, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	203, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	204, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	205, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	206, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	55,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	207, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	208, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	209, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	210, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	120, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	123, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	135, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	140, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	149, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	151, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	153, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	157, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 144: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	126, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	132, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	81,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	85,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	93,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	96,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	156, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	103, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 153: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	211, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	212, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	162, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	164, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
+	168, // 158: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	52,  // 159: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
+	11,  // 160: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 161: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	133, // 162: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 163: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	213, // 164: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 165: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	201, // 166: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	214, // 167: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 168: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 169: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 170: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 171: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 172: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 173: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	215, // 174: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 175: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 176: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	216, // 177: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	217, // 178: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	217, // 179: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 180: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	217, // 181: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	217, // 182: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 183: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	218, // 184: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 185: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	65,  // 186: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	214, // 187: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	219, // 188: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	214, // 189: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	214, // 190: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	219, // 191: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	220, // 192: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	221, // 193: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 194: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	64,  // 195: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	65,  // 196: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 197: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	67,  // 198: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	64,  // 199: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	217, // 200: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	217, // 201: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	221, // 202: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	220, // 203: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	222, // 204: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	72,  // 205: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	223, // 206: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	224, // 207: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	225, // 208: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	224, // 209: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	226, // 210: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	77,  // 211: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	87,  // 212: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	225, // 213: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 214: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	76,  // 215: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	227, // 216: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	79,  // 217: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	90,  // 218: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	83,  // 219: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	87,  // 220: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	83,  // 221: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	228, // 222: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	86,  // 223: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	229, // 224: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	87,  // 225: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	90,  // 226: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	87,  // 227: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	220, // 228: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	89,  // 229: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	97,  // 230: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	95,  // 231: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 232: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	214, // 233: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	216, // 234: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 235: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 236: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	104, // 237: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	228, // 238: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	230, // 239: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 240: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	100, // 241: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	220, // 242: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	102, // 243: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	221, // 244: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	221, // 245: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	220, // 246: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	105, // 247: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 248: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	231, // 249: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	99,  // 250: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 251: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	105, // 252: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	105, // 253: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	105, // 254: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	105, // 255: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	118, // 256: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	118, // 257: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	118, // 258: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	127, // 259: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	128, // 260: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	128, // 261: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 262: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	218, // 263: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	131, // 264: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	136, // 265: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 266: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	137, // 267: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	137, // 268: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	136, // 269: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	139, // 270: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	141, // 271: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	67,  // 272: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	64,  // 273: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 274: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	136, // 275: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	139, // 276: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	155, // 277: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	158, // 278: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	158, // 279: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	158, // 280: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	158, // 281: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	217, // 282: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	167, // 283: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	43,  // 284: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	46,  // 285: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	45,  // 286: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	57,  // 287: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	63,  // 288: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	169, // 289: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	200, // 290: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	291, // [291:291] is the sub-list for method output_type
+	291, // [291:291] is the sub-list for method input_type
+	291, // [291:291] is the sub-list for extension type_name
+	291, // [291:291] is the sub-list for extension extendee
+	0,   // [0:291] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -17154,6 +17380,8 @@ func file_metadata_proto_init() {
 		(*MetaRequest_RemoveTree)(nil),
 		(*MetaRequest_Link)(nil),
 		(*MetaRequest_Release)(nil),
+		(*MetaRequest_FindOrphans)(nil),
+		(*MetaRequest_Keep)(nil),
 		(*MetaRequest_SetXattr)(nil),
 		(*MetaRequest_GetXattr)(nil),
 		(*MetaRequest_Grant)(nil),
@@ -17295,8 +17523,9 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Lock)(nil),
 		(*MetaResponse_Delegate)(nil),
 		(*MetaResponse_Batch)(nil),
+		(*MetaResponse_Orphans)(nil),
 	}
-	file_metadata_proto_msgTypes[156].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[159].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),
 		(*BatchOp_Rename)(nil),
@@ -17309,7 +17538,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   159,
+			NumMessages:   162,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -64,7 +64,7 @@ func (c *checker) passes() []func() error {
 		c.sum, sessions.allSessions,
 		names.allInodes, names.dentries, names.nameRows, names.attributes, names.linkCounts,
 		contents.allRefs, contents.tables, contents.allStripes, contents.allInlines, contents.grants,
-		names.owned, names.locks, names.delegations, sessions.answers, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
+		names.owned, names.locks, names.delegations, sessions.answers, sessions.openers, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
 		fleet.fleetCounts, fleet.tombstones, fleet.repairs, fleet.intents, fleet.jobIndexes,
 		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases, steps.claims, steps.adoptions,
 		objects.objects, objects.newestObjects, objects.badObjects, objects.objectKeys, objects.removedIndexes, objects.objectIntents,

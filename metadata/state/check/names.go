@@ -177,7 +177,7 @@ func (c *nameChecks) linkCounts() error {
 		if int(i.Nlink) != c.names[i.Id] {
 			c.problem("inode %s has link count %d, but %d names", i.Id, i.Nlink, c.names[i.Id])
 		}
-		if (i.Owner != 0 || making[i.Id]) != (i.Nlink == 0) {
+		if (i.Owner != 0 || making[i.Id] || i.Orphan()) != (i.Nlink == 0) {
 			c.problem("inode %s has link count %d, but its owner is session %s", i.Id, i.Nlink, i.Owner)
 		}
 	}
@@ -206,18 +206,4 @@ func (c *nameChecks) unnamedDir(i *record.Inode) {
 		return
 	}
 	c.problem("directory %s has %d names", i.Id, c.names[i.Id])
-}
-
-// owned checks the belongings of sessions.
-func (c *nameChecks) owned() error {
-	return c.each(record.TabSessionInode, func(key, _ []byte) error {
-		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
-		if i := c.inodes[id]; i == nil || i.Owner != s {
-			c.problem("session %s lists inode %s, which another session owns or none", s, id)
-		}
-		if !c.known(s) {
-			c.problem("inode %s belongs to session %s, which has ended", id, s)
-		}
-		return nil
-	})
 }

@@ -14,6 +14,9 @@ func linkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 	if err := names.CheckName("link", l.GetName()); err != nil {
 		return err
 	}
+	if i.Orphan() {
+		return kvtx.Fail(moraine.NotFound, "link", l.GetName(), "the file was removed")
+	}
 	if i.Owner == 0 {
 		return kvtx.Fail(moraine.InvalidArgument, "link", l.GetName(), "the file already has a name")
 	}

@@ -57,6 +57,8 @@ func (k sessionKeys) SessionNumbers(s moraine.SessionID) []byte {
 	return k.U64(record.TabSessNumbers, uint64(s))
 }
 
+func (k sessionKeys) Linger(number uint64) []byte { return k.U64(record.TabLinger, number) }
+
 func (k sessionKeys) EndedSession(s moraine.SessionID) []byte {
 	return k.U64(record.TabEndedSession, uint64(s))
 }

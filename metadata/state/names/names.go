@@ -20,6 +20,9 @@ func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	if err := MayChange(t, "link", i); err != nil {
 		return nil, err
 	}
+	if i.Orphan() {
+		return nil, kvtx.Fail(moraine.NotFound, "link", op.GetName(), "the file was removed")
+	}
 	dir, err := tree.Directory(t, moraine.InodeID(op.GetParent()))
 	if err != nil {
 		return nil, err
@@ -76,51 +79,6 @@ func rehome(t *kvtx.Tx, i *record.Inode) error {
 	}
 	i.Parent, i.Name = tree.NameOfKey(keys[0])
 	return nil
-}
-
-// MayChange fails if another session has the unlinked file open.
-func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
-	if i.Owner != 0 && i.Owner != t.Scope.Session {
-		return kvtx.Fail(moraine.PermissionDenied, op, i.Id.String(), "another session has the unnamed file open")
-	}
-	return nil
-}
-
-// Hold makes the session keep a file that lost its last name. The file stays until the session
-// releases it or ends.
-func Hold(t *kvtx.Tx, i *record.Inode) {
-	i.Detach()
-	i.Nlink, i.Owner = 0, t.Session.Id
-	i.Ctime = t.Now
-	t.Put(t.K.SessionInode(i.Owner, i.Id), []byte{record.SessionVersion})
-	tree.PutInode(t, i)
-}
-
-// maxRelease is the largest number of files in one request.
-const maxRelease = 256
-
-// Release removes unlinked files that the session has open. It skips files that the session does
-// not have open.
-func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > maxRelease {
-		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), maxRelease)
-	}
-	for _, id := range op.GetInodes() {
-		i, err := tree.Inode(t, moraine.InodeID(id))
-		if kvtx.MoraineKind(err) == moraine.NotFound {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if i.Owner == 0 || i.Owner != t.Session.Id {
-			continue
-		}
-		if err := DropFile(t, i); err != nil {
-			return nil, err
-		}
-	}
-	return kvtx.Done(), nil
 }
 
 // TypeOf returns the file type; FILE_TYPE_UNSPECIFIED if the inode is gone or has no name.

@@ -125,7 +125,7 @@ func Entry(t *kvtx.Tx, op string, parent uint64, name string) (dir, child *recor
 }
 
 // DropName removes one name from child, whose entry is already gone. An inode without names is
-// removed; a directory must be empty.
+// removed, unless sessions may have it open; a directory must be empty.
 func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 	if child.Typ == record.TypeDirectory {
 		if child.Entries != 0 {
@@ -142,6 +142,11 @@ func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 		tree.PutInode(t, child)
 		return nil
 	}
+	if mayBeOpen(t, child) {
+		orphan(t, child)
+		tree.PutInode(t, child)
+		return nil
+	}
 	return DropFile(t, child)
 }
 
@@ -150,6 +155,9 @@ func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 func DropFile(t *kvtx.Tx, i *record.Inode) error {
 	if i.Owner != 0 {
 		t.Del(t.K.SessionInode(i.Owner, i.Id))
+	}
+	if i.Linger != 0 {
+		t.Del(t.K.Linger(i.Linger))
 	}
 	if err := delInode(t, i); err != nil {
 		return err
@@ -163,29 +171,4 @@ func Adopt(t *kvtx.Tx, i *record.Inode) {
 		t.Del(t.K.SessionInode(i.Owner, i.Id))
 	}
 	i.Owner, i.Nlink = 0, 1
-}
-
-// DropSessionInodes removes unlinked files of an ended session.
-func DropSessionInodes(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
-	keys, err := t.KeysUnder(t.K.SessionInodes(id), (budget+7)/8)
-	if err != nil {
-		return 0, err
-	}
-	before := len(t.Order)
-	for n, key := range keys {
-		if len(t.Order)-before >= budget {
-			return budget, nil
-		}
-		i, err := tree.Inode(t, moraine.InodeID(record.LastU64(key)))
-		if err != nil {
-			return n, kvtx.Damaged(err)
-		}
-		if err := DropFile(t, i); err != nil {
-			return n, err
-		}
-	}
-	if len(keys) == (budget+7)/8 {
-		return budget, nil // there may be more
-	}
-	return len(t.Order) - before, nil
 }

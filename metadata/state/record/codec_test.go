@@ -64,7 +64,7 @@ var codecs = append([]valueKind{
 		err := s.Decode(b)
 		return s.Encode(), err
 	}},
-	{"session-answer", (&Session{Node: "c1", Role: "client", Root: moraine.RootInode, Scope: "/a", ReadOnly: true, Nonce: bytes.Repeat([]byte{7}, 16), Opened: 99, AckedBelow: 1000, Leases: true,
+	{"session-answer", (&Session{Node: "c1", Role: "client", Root: moraine.RootInode, Scope: "/a", ReadOnly: true, Nonce: bytes.Repeat([]byte{7}, 16), Opened: 99, AckedBelow: 1000, Leases: true, Opens: true,
 		answers: answers{Number: 1003, Answer: []byte("an answer"), Apart: 2}}).Encode(), func(b []byte) ([]byte, error) {
 		var s Session
 		err := s.Decode(b)
@@ -72,6 +72,8 @@ var codecs = append([]valueKind{
 	}},
 	{"file", (&Inode{Typ: TypeFile, Mode: 0o644, Uid: 1000, Gid: 100, Nlink: 1, Tenant: 2, Parent: moraine.RootInode, Atime: 1, Mtime: -2, Ctime: 3,
 		Size: 1 << 40, Stored: 1 << 39, Generation: 1<<56 | 9, Level: moraine.NVMe, Degraded: 2, Content: 77, Refs: 3, LastEnd: 1 << 38}).Encode(), againInode},
+	{"orphan", (&Inode{Typ: TypeFile, Keepers: 2, Linger: 300, From: 1<<40 | 7, Generation: 1}).Encode(), againInode},
+	{"linger", EncodeLinger(1<<40 | 7), encodes(DecodeLinger, EncodeLinger)},
 	{"unlinked", (&Inode{Typ: TypeFile, Owner: 5, Generation: 1}).Encode(), againInode},
 	{"directory", (&Inode{Typ: TypeDirectory, Mode: 0o755, Nlink: 3, Entries: 12, ManyLinks: true}).Encode(), againInode},
 	{"delegated-directory", (&Inode{Typ: TypeDirectory, Mode: 0o755, Nlink: 2, Name: "d", Parent: 1, Delegate: 1<<40 | 2}).Encode(), againInode},

@@ -71,7 +71,7 @@ var tableCodecs = map[string]string{
 	"tabMeta": "cluster", "tabSigningKey": "signing-key", "tabTenant": "number", "tabTenantName": "number", "tabMember": "member",
 	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
 	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessLock": "mark", "tabSessDir": "mark", "tabSessNumbers": "delegations",
-	"tabInode": "file unlinked directory delegated-directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks",
+	"tabInode": "file unlinked orphan directory delegated-directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabLock": "locks", "tabLinger": "linger",
 	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object extent-inline", "tabDead": "mark", "tabInline": "inline",
 	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
 	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",

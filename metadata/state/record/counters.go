@@ -68,6 +68,8 @@ const (
 	CInline      // last number issued of records with content
 	CInlines     // records with content of small files
 	CInlineBytes // the bytes in them
+	CLinger      // last number issued of files that lost their last name while sessions might have them open
+	COpeners     // sessions that may have files open
 	numCounters
 )
 

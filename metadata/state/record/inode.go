@@ -33,7 +33,10 @@ type Inode struct {
 	// ManyLinks is set for ever once the inode has had two names. Caches then ignore Parent.
 	ManyLinks bool
 	// Owner is the session that has a file without a name open.
-	Owner               moraine.SessionID
+	Owner moraine.SessionID
+	// Keepers, Linger and From are of an orphan (orphan.go).
+	Keepers, Linger     uint64
+	From                moraine.InodeID
 	Atime, Mtime, Ctime int64 // wall clock time in nanoseconds
 	Target              string
 	Rdev                uint32 // of a device node: the device that it names
@@ -99,6 +102,7 @@ const (
 	InodeStep
 	inodeDelegated
 	inodeInline
+	inodeOrphan
 	inodeFlagsEnd // the first unused bit
 )
 
@@ -156,14 +160,14 @@ func (i *Inode) Encode() []byte {
 	if i.Delegate != 0 {
 		b = putFixed64(b, uint64(i.Delegate))
 	}
-	return b
+	return i.encodeOrphan(b)
 }
 
 // flags returns the bits of the optional parts that follow.
 func (i *Inode) flags() (flags uint16) {
-	for bit, set := range [12]bool{
+	for bit, set := range [13]bool{
 		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
-		i.Sealed, i.Step != (StepID{}), i.Delegate != 0, i.Inline != 0,
+		i.Sealed, i.Step != (StepID{}), i.Delegate != 0, i.Inline != 0, i.Orphan(),
 	} {
 		if set {
 			flags |= 1 << bit
@@ -178,7 +182,7 @@ func (i *Inode) Decode(b []byte) error {
 	d.Version(InodeVersion)
 	i.Typ = d.Byte()
 	flags := uint16(min(d.Uvarint(), inodeFlagsEnd))
-	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted | inodeInline, inodePolicy | InodeStep | inodeDelegated
+	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted | inodeInline | inodeOrphan, inodePolicy | InodeStep | inodeDelegated
 	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.Typ != TypeFile) || (flags&ofDirs != 0 && i.Typ != TypeDirectory) {
 		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.Typ))
 	}
@@ -237,6 +241,9 @@ func (i *Inode) Decode(b []byte) error {
 	}
 	if flags&inodeDelegated != 0 {
 		i.Delegate = moraine.SessionID(d.Fixed64())
+	}
+	if flags&inodeOrphan != 0 {
+		i.decodeOrphan(&d)
 	}
 	if flags != i.flags() {
 		d.fail(fmt.Errorf("flags %02x mark a field that is 0", flags))

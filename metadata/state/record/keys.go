@@ -21,7 +21,7 @@ const (
 	TabSessionNonce = 0x09 // nonce -> session
 	TabAnswer       = 0x0a // session | number -> encoded response
 	TabSessionGrant = 0x0b // session | last stripe
-	TabSessionInode = 0x0c // session | inode: unlinked files that the session owns
+	TabSessionInode = 0x0c // session | inode: files without a name that the session owns or keeps
 	TabSessionStep  = 0x0d // session | run | attempt | step | rank: ranks that began and have not sealed
 	TabEndedSession = 0x0e // session: an ended session whose belongings are still being removed
 	TabSessLock     = 0x0f // session | inode: files on which the session has locks
@@ -32,6 +32,7 @@ const (
 	TabName     = 0x13 // inode | parent inode | name: the names of an inode that has had two
 	TabXattr    = 0x14 // inode | name -> value of an extended attribute
 	TabLock     = 0x15 // inode -> its advisory locks
+	TabLinger   = 0x16 // number -> inode: files that lost their last name a moment ago
 
 	TabRef   = 0x18 // content | end of the range in the file -> table, base
 	TabTable = 0x19 // table -> header

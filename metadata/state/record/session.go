@@ -25,6 +25,8 @@ type Session struct {
 	AckedBelow uint64
 	// Leases says that the session may have cache leases.
 	Leases bool
+	// Opens says that the session may have files open.
+	Opens bool
 	answers
 }
 
@@ -43,7 +45,7 @@ func (s *Session) Encode() []byte {
 	b = putBool(b, s.Squash)
 	b = putBytes(b, s.Nonce)
 	b = putUvarint(b, s.Opened)
-	b = putUvarint(putUvarint(putBool(b, s.Leases), s.Number), s.Apart)
+	b = putUvarint(putUvarint(putBool(putBool(b, s.Leases), s.Opens), s.Number), s.Apart)
 	if s.Principal != (Principal{}) {
 		b = append(b, s.Principal[:]...)
 	}
@@ -65,6 +67,7 @@ func (s *Session) Decode(b []byte) error {
 	s.Nonce = d.bytes()
 	s.Opened = d.Uvarint()
 	s.Leases = d.bool()
+	s.Opens = d.bool()
 	s.Number, s.Apart = d.Uvarint(), d.Uvarint()
 	if len(d.B) > 0 {
 		if s.Principal = d.bytes16(); d.Err == nil && s.Principal == (Principal{}) {

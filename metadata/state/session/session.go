@@ -92,10 +92,13 @@ func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	t.Next(record.CSession)
 	s := &record.Session{Id: id, Node: op.GetNode(), Principal: record.PrincipalOf(t.Caller), Role: op.GetRole(), Root: root, Scope: op.GetScope(),
 		ReadOnly: op.GetReadOnly() || t.Caller.GetReadOnly(), Squash: op.GetSquash() || t.Caller.GetSquash(), Nonce: slices.Clone(op.GetNonce()), Opened: t.ClusterTime(),
-		AckedBelow: 1, Leases: op.GetLeases()}
+		AckedBelow: 1, Leases: op.GetLeases(), Opens: op.GetOpens()}
 	t.Insert(t.K.Session(s.Id), s.Encode())
 	t.Put(t.K.SessionNonce(s.Nonce), record.EncodeNonce(s.Id))
 	t.Count[record.CSessions]++
+	if s.Opens {
+		t.Count[record.COpeners]++
+	}
 	return sessionReply(t, s)
 }
 
@@ -186,6 +189,9 @@ func endSession(t *kvtx.Tx, s *record.Session) error {
 	t.Del(t.K.Session(s.Id))
 	t.Del(t.K.SessionNonce(s.Nonce))
 	t.Count[record.CSessions]--
+	if s.Opens {
+		t.Count[record.COpeners]--
+	}
 	t.Events.SessionsEnded = append(t.Events.SessionsEnded, s.Id)
 	t.Put(t.K.EndedSession(s.Id), []byte{record.SessionVersion})
 	t.Count[record.CEndedSessions]++

@@ -53,6 +53,7 @@ type Command struct {
 	//	*Command_JudgeSteps
 	//	*Command_RetainSteps
 	//	*Command_RevokeDelegation
+	//	*Command_EndLingers
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,6 +304,15 @@ func (x *Command) GetRevokeDelegation() *RevokeDelegation {
 	return nil
 }
 
+func (x *Command) GetEndLingers() *EndLingers {
+	if x != nil {
+		if x, ok := x.Op.(*Command_EndLingers); ok {
+			return x.EndLingers
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -389,6 +399,10 @@ type Command_RevokeDelegation struct {
 	RevokeDelegation *RevokeDelegation `protobuf:"bytes,800,opt,name=revoke_delegation,json=revokeDelegation,oneof"`
 }
 
+type Command_EndLingers struct {
+	EndLingers *EndLingers `protobuf:"bytes,820,opt,name=end_lingers,json=endLingers,oneof"`
+}
+
 func (*Command_Request) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
@@ -428,6 +442,8 @@ func (*Command_JudgeSteps) isCommand_Op() {}
 func (*Command_RetainSteps) isCommand_Op() {}
 
 func (*Command_RevokeDelegation) isCommand_Op() {}
+
+func (*Command_EndLingers) isCommand_Op() {}
 
 // Caller is who asked, as the service authenticated it.
 type Caller struct {
@@ -1804,11 +1820,57 @@ func (x *RetainSteps) GetSteps() []*wire.StepKey {
 	return nil
 }
 
+// EndLingers ends the time for which files without a name stay for sessions that may have
+// them open. What no session keeps is removed. One command ends some hundred at most.
+type EndLingers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Upto          uint64                 `protobuf:"varint,1,opt,name=upto" json:"upto,omitempty"` // number of the last file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndLingers) Reset() {
+	*x = EndLingers{}
+	mi := &file_command_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndLingers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndLingers) ProtoMessage() {}
+
+func (x *EndLingers) ProtoReflect() protoreflect.Message {
+	mi := &file_command_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndLingers.ProtoReflect.Descriptor instead.
+func (*EndLingers) Descriptor() ([]byte, []int) {
+	return file_command_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *EndLingers) GetUpto() uint64 {
+	if x != nil {
+		return x.Upto
+	}
+	return 0
+}
+
 var File_command_proto protoreflect.FileDescriptor
 
 const file_command_proto_rawDesc = "" +
 	"\n" +
-	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xb9\v\n" +
+	"\rcommand.proto\x12\rmoraine.state\x1a\x0emetadata.proto\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\"\xf8\v\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -1839,7 +1901,9 @@ const file_command_proto_rawDesc = "" +
 	"\vjudge_steps\x18\xc6\x05 \x01(\v2\x19.moraine.state.JudgeStepsH\x00R\n" +
 	"judgeSteps\x12@\n" +
 	"\fretain_steps\x18\xd0\x05 \x01(\v2\x1a.moraine.state.RetainStepsH\x00R\vretainSteps\x12O\n" +
-	"\x11revoke_delegation\x18\xa0\x06 \x01(\v2\x1f.moraine.state.RevokeDelegationH\x00R\x10revokeDelegationB\x04\n" +
+	"\x11revoke_delegation\x18\xa0\x06 \x01(\v2\x1f.moraine.state.RevokeDelegationH\x00R\x10revokeDelegation\x12=\n" +
+	"\vend_lingers\x18\xb4\x06 \x01(\v2\x19.moraine.state.EndLingersH\x00R\n" +
+	"endLingersB\x04\n" +
 	"\x02op\"\x9a\x01\n" +
 	"\x06Caller\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -1925,7 +1989,10 @@ const file_command_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\v2\x15.moraine.wire.StepKeyR\x03key\x12(\n" +
 	"\x02at\x18\x02 \x01(\v2\x18.moraine.state.FilePlaceR\x02at\":\n" +
 	"\vRetainSteps\x12+\n" +
-	"\x05steps\x18\x01 \x03(\v2\x15.moraine.wire.StepKeyR\x05stepsB<Z3github.com/morainefs/moraine/metadata/state/statepb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x05steps\x18\x01 \x03(\v2\x15.moraine.wire.StepKeyR\x05steps\" \n" +
+	"\n" +
+	"EndLingers\x12\x12\n" +
+	"\x04upto\x18\x01 \x01(\x04R\x04uptoB<Z3github.com/morainefs/moraine/metadata/state/statepb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_command_proto_rawDescOnce sync.Once
@@ -1939,7 +2006,7 @@ func file_command_proto_rawDescGZIP() []byte {
 	return file_command_proto_rawDescData
 }
 
-var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_command_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_command_proto_goTypes = []any{
 	(*Command)(nil),          // 0: moraine.state.Command
 	(*Caller)(nil),           // 1: moraine.state.Caller
@@ -1967,18 +2034,19 @@ var file_command_proto_goTypes = []any{
 	(*JudgeSteps)(nil),       // 23: moraine.state.JudgeSteps
 	(*LostStep)(nil),         // 24: moraine.state.LostStep
 	(*RetainSteps)(nil),      // 25: moraine.state.RetainSteps
-	(*wire.MetaRequest)(nil), // 26: moraine.wire.MetaRequest
-	(*wire.SigningKey)(nil),  // 27: moraine.wire.SigningKey
-	(*wire.Job)(nil),         // 28: moraine.wire.Job
-	(*wire.AbortStep)(nil),   // 29: moraine.wire.AbortStep
-	(*wire.ChunkReport)(nil), // 30: moraine.wire.ChunkReport
-	(*wire.Deletion)(nil),    // 31: moraine.wire.Deletion
-	(*wire.Intent)(nil),      // 32: moraine.wire.Intent
-	(*wire.StepKey)(nil),     // 33: moraine.wire.StepKey
+	(*EndLingers)(nil),       // 26: moraine.state.EndLingers
+	(*wire.MetaRequest)(nil), // 27: moraine.wire.MetaRequest
+	(*wire.SigningKey)(nil),  // 28: moraine.wire.SigningKey
+	(*wire.Job)(nil),         // 29: moraine.wire.Job
+	(*wire.AbortStep)(nil),   // 30: moraine.wire.AbortStep
+	(*wire.ChunkReport)(nil), // 31: moraine.wire.ChunkReport
+	(*wire.Deletion)(nil),    // 32: moraine.wire.Deletion
+	(*wire.Intent)(nil),      // 33: moraine.wire.Intent
+	(*wire.StepKey)(nil),     // 34: moraine.wire.StepKey
 }
 var file_command_proto_depIdxs = []int32{
 	1,  // 0: moraine.state.Command.caller:type_name -> moraine.state.Caller
-	26, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
+	27, // 1: moraine.state.Command.request:type_name -> moraine.wire.MetaRequest
 	4,  // 2: moraine.state.Command.tick:type_name -> moraine.state.Tick
 	6,  // 3: moraine.state.Command.expire_sessions:type_name -> moraine.state.ExpireSessions
 	2,  // 4: moraine.state.Command.init:type_name -> moraine.state.Init
@@ -1998,26 +2066,27 @@ var file_command_proto_depIdxs = []int32{
 	23, // 18: moraine.state.Command.judge_steps:type_name -> moraine.state.JudgeSteps
 	25, // 19: moraine.state.Command.retain_steps:type_name -> moraine.state.RetainSteps
 	3,  // 20: moraine.state.Command.revoke_delegation:type_name -> moraine.state.RevokeDelegation
-	5,  // 21: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
-	27, // 22: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
-	28, // 23: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
-	29, // 24: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
-	12, // 25: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
-	15, // 26: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
-	30, // 27: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
-	31, // 28: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
-	32, // 29: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
-	22, // 30: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
-	24, // 31: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
-	33, // 32: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
-	33, // 33: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
-	22, // 34: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
-	33, // 35: moraine.state.RetainSteps.steps:type_name -> moraine.wire.StepKey
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	26, // 21: moraine.state.Command.end_lingers:type_name -> moraine.state.EndLingers
+	5,  // 22: moraine.state.Tick.compare:type_name -> moraine.state.SumMark
+	28, // 23: moraine.state.AddSigningKey.key:type_name -> moraine.wire.SigningKey
+	29, // 24: moraine.state.CreateJobs.jobs:type_name -> moraine.wire.Job
+	30, // 25: moraine.state.AbortSteps.steps:type_name -> moraine.wire.AbortStep
+	12, // 26: moraine.state.QueueRepairs.items:type_name -> moraine.state.RepairItem
+	15, // 27: moraine.state.AdoptChunks.chunks:type_name -> moraine.state.AdoptedChunk
+	31, // 28: moraine.state.AdoptedChunk.chunk:type_name -> moraine.wire.ChunkReport
+	32, // 29: moraine.state.DropTombstones.deleted:type_name -> moraine.wire.Deletion
+	33, // 30: moraine.state.AssignIntents.intents:type_name -> moraine.wire.Intent
+	22, // 31: moraine.state.RaiseLevels.lost:type_name -> moraine.state.FilePlace
+	24, // 32: moraine.state.JudgeSteps.lost:type_name -> moraine.state.LostStep
+	34, // 33: moraine.state.JudgeSteps.found:type_name -> moraine.wire.StepKey
+	34, // 34: moraine.state.LostStep.key:type_name -> moraine.wire.StepKey
+	22, // 35: moraine.state.LostStep.at:type_name -> moraine.state.FilePlace
+	34, // 36: moraine.state.RetainSteps.steps:type_name -> moraine.wire.StepKey
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_command_proto_init() }
@@ -2046,6 +2115,7 @@ func file_command_proto_init() {
 		(*Command_JudgeSteps)(nil),
 		(*Command_RetainSteps)(nil),
 		(*Command_RevokeDelegation)(nil),
+		(*Command_EndLingers)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2053,7 +2123,7 @@ func file_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_command_proto_rawDesc), len(file_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -53,7 +53,7 @@ func Within(v *kvtx.View, sc kvtx.Scope, i *record.Inode) error {
 // InScope reports whether an inode is the scope's root or below it, or an unlinked file of the
 // scope's session.
 func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
-	if i.Nlink == 0 && i.Owner == 0 && i.Typ == record.TypeFile {
+	if i.Nlink == 0 && i.Owner == 0 && i.Typ == record.TypeFile && !i.Orphan() {
 		return false, nil // a job is building it
 	}
 	if sc.Root == v.K.Top() || i.Id == sc.Root {
@@ -62,10 +62,32 @@ func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
 	if i.Parent == 0 && i.Owner != 0 && i.Owner == sc.Session {
 		return true, nil
 	}
+	if i.Orphan() {
+		return orphanInScope(v, sc, i)
+	}
 	ok, err := Below(v, sc.Root, i.Parent)
 	if err == nil && !ok && i.ManyLinks && i.Nlink > 1 {
 		_, _, ok, err = nameBelow(v, sc.Root, i)
 	}
+	return ok, err
+}
+
+// orphanInScope reports whether the scope's session keeps an orphan, or may keep it because its last
+// name was in the scope.
+func orphanInScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
+	if keeps, err := Keeps(v, sc.Session, i.Id); keeps || err != nil || i.Linger == 0 {
+		return keeps, err
+	}
+	in, err := Below(v, sc.Root, i.From)
+	if kvtx.MoraineKind(err) == moraine.NotFound { // its directory is gone, too
+		return false, nil
+	}
+	return in, err
+}
+
+// Keeps reports whether a session owns or keeps a file without a name.
+func Keeps(v *kvtx.View, s moraine.SessionID, i moraine.InodeID) (bool, error) {
+	_, ok, err := v.R.Get(v.K.SessionInode(s, i))
 	return ok, err
 }
 
