@@ -114,7 +114,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.desk.endStrayed, l.desk.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.jobs.abortSilentSteps, l.members.TendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.desk.endStrayed, l.desk.endOverdue, l.desk.endLingers, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.jobs.abortSilentSteps, l.members.TendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}

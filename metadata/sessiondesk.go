@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -135,6 +136,9 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 		if err != nil {
 			return err
 		}
+		if _, ses.kept, err = names.Lingers(d.Machine.View(r)); err != nil { // it has nothing open yet
+			return err
+		}
 		d.sessions.add(reply.Session, ses)
 		_, err = d.sessions.renew(reply.Session, began) // a retried OpenSession also renews
 		return err
@@ -150,7 +154,7 @@ func (d *sessionDesk) session(r kvtx.Reader, s *record.Session, renewed time.Tim
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: it then has no tenant
 		return nil, err
 	}
-	return &session{principal: s.Principal, node: s.Node, root: uint64(s.Root), readOnly: s.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: s.Leases}, nil
+	return &session{principal: s.Principal, node: s.Node, root: uint64(s.Root), readOnly: s.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: s.Leases, opens: s.Opens}, nil
 }
 
 // renewSession renews a session for a term, after a round that proves that this server still leads.
@@ -166,6 +170,7 @@ func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.Met
 		return nil, err
 	}
 	op := c.Req.GetRenewSession()
+	d.sessions.hasKept(c.Req.Session, op.GetLingered())
 	return d.sessionReply(c.Req.Session, op.GetWantToken(), op.GetRevokedVersion())
 }
 
@@ -184,6 +189,9 @@ func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire
 		Metadata: d.server.reachable(),
 	}
 	d.server.sendRevocations(reply, revoked)
+	if reply.Lingered, err = d.lingered(id); err != nil {
+		return nil, err
+	}
 	err = d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		reply.Quotas, err = usage.HasQuotas(d.Machine.View(r))
 		return err

@@ -23,6 +23,7 @@ type sessions struct {
 	// of and opening count each certificate's sessions: in byID, and being opened.
 	of, opening map[record.Principal]int
 	refused     time.Time // when a refused session was last logged
+	issued      []issued  // numbers of orphans, oldest first
 }
 
 // session is one live session. Its identity fields never change.
@@ -37,7 +38,11 @@ type session struct {
 	tenants   []moraine.Tenant
 	renewed   time.Time
 	leases    bool // it may have cache leases
-	ending    bool // it is marked for expiry and can no longer be renewed
+	// opens says that it may have files open. Of the orphans up to the number kept, it keeps those
+	// that it has open.
+	opens  bool
+	kept   uint64
+	ending bool // it is marked for expiry and can no longer be renewed
 }
 
 func newSessions(timeout time.Duration, most int) *sessions {
@@ -148,6 +153,7 @@ func (s *sessions) renewAll(now time.Time) {
 	for _, ses := range s.byID {
 		ses.renewed = now
 	}
+	s.issued = nil // no session had the time since
 }
 
 // overdue returns the sessions whose term has ended and marks them: nothing renews them from then

@@ -25,6 +25,9 @@ type holder struct {
 	// session that has not carried out mark by the next renewal is not renewed.
 	carried, mark uint64
 	returns       uint64 // number of the last request that returned leases
+	// told is the last orphan that the session may be told (Settled), and next the one after it, once
+	// the recall number nextAfter is carried out.
+	told, next, nextAfter uint64
 	// ended says that the session must begin again. Until it does, or its term ends, it may still
 	// trust its leases.
 	ended bool
@@ -38,6 +41,31 @@ func (t *Table) ranOut(h *holder, now time.Time) bool {
 	t.metrics.LeasesRanOut.Inc()
 	t.drop(h)
 	return true
+}
+
+// Settled returns the number of the last orphan of which a session may be told, 0 if that is not known. last is
+// the number of the last one in the state. The session then has carried out the recalls of all names
+// that these files had: it opens none of them by a name in its cache any more.
+func (t *Table) Settled(id, last uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.sessions[id]
+	switch _, recovering := t.recovering[id]; {
+	case !t.leading, recovering && !t.settleRecovery():
+		return 0
+	case h == nil || t.ranOut(h, t.now()):
+		return last // it trusts nothing in its cache
+	case h.ended:
+		return h.told
+	}
+	if h.acked >= h.nextAfter {
+		h.told = max(h.told, h.next)
+		h.next, h.nextAfter = last, h.sent
+	}
+	if h.acked >= h.nextAfter {
+		h.told = h.next
+	}
+	return h.told
 }
 
 // Sweep frees the registrations that have ended.
