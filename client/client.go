@@ -47,7 +47,7 @@ type Client struct {
 	meta     *session.Conn
 	io       *stripeio.Engine
 	paths    paths
-	contents contents         // files open for reading and writing
+	contents *contents        // files open for reading and writing
 	node     *nodecache.Cache // nil: none
 	locks    *filelocks.Book
 
@@ -97,20 +97,22 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		return c.meta.Close(ctx)
 	}
 	c.running.Go(func() { c.contents.flushOld(life, c.clock) })
+	c.running.Go(func() { c.Inodes().releaseOrphans(life, c.clock) })
 	return c, nil
 }
 
 func newClient(cfg Config, deps Deps) *Client {
 	counts := deps.Metrics.counts
 	reports := limit.NewReporter(deps.Log, counts.WaitsExceeded)
+	files := &contents{orphans: orphans{ready: make(chan struct{}, 1)}}
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
 		CacheEntries: cfg.CacheEntries, Delegation: cfg.Delegation},
-		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Reports: reports})
+		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Files: files, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
 		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
 		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Reports: reports})
-	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, paths: paths{meta}, locks: filelocks.NewBook(meta, deps.Log, limit.Resource{
+	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, contents: files, paths: paths{meta}, locks: filelocks.NewBook(meta, deps.Log, limit.Resource{
 		Name: "turn of an owner of file locks", Patience: cfg.Patience, Advice: "look for metadata servers that do not answer", Reports: reports})}
 }
 

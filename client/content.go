@@ -34,6 +34,7 @@ type contents struct {
 	of map[moraine.InodeID]*content
 	// opening are the inodes that an open has requested from the service.
 	opening map[moraine.InodeID]*opening
+	orphans orphans // of mu
 }
 
 // opening counts the running opens of one inode.
@@ -61,6 +62,7 @@ func (s *contents) open(inode moraine.InodeID) (done func() (old bool)) {
 		defer s.mu.Unlock()
 		if o.count--; o.count == 0 {
 			delete(s.opening, inode)
+			s.closed(inode)
 		}
 		return o.ended
 	}
@@ -103,6 +105,7 @@ func (s *contents) letGo(ct *content) {
 		if o := s.opening[ct.sender.Inode]; o != nil {
 			o.ended = true
 		}
+		s.closed(ct.sender.Inode)
 	}
 	s.mu.Unlock()
 	if last {

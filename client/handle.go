@@ -28,6 +28,9 @@ type HandleOptions struct {
 // once. Another client sees flushed bytes when it opens the file after the flush, or refreshes
 // it (close-to-open).
 //
+// A file that loses its last name stays whole until its last Handle of the client is closed, whoever
+// takes the name, as long as the client's session lives.
+//
 // If a write fails, its bytes are lost. The next Flush, Sync or Close of each handle that was
 // open then returns the error, once. If the client's session expires, bytes that were sent and
 // not committed fail with IOError. The client sends bytes that are still in its memory again.
@@ -86,6 +89,11 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 		return nil, &moraine.Error{Kind: moraine.IsDirectory}
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
+	}
+	if a.Nlink == 0 { // another session may have removed it a moment ago
+		if err := n.c.meta.KeepOrphan(ctx, inode); err != nil {
+			return nil, err
+		}
 	}
 	fresh := newContent(ctx, n.c, a, opts)
 	ct := n.c.contents.holdOr(inode, fresh)

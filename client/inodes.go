@@ -116,7 +116,7 @@ type RemoveOptions struct {
 	// Directory removes an empty directory; otherwise Remove removes anything else.
 	Directory bool
 	// Keep leaves a file whose last name this is to the session, without a name, until Release.
-	// It is for an open file.
+	// It is for a file that is open without a Handle.
 	Keep bool
 	// Expect is what must have the name; otherwise Remove fails with Conflict. nil: anything.
 	Expect *Expect

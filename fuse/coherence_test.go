@@ -186,27 +186,6 @@ func TestUnlinkWhileOpen(t *testing.T) {
 	}
 }
 
-// An open file that another mount has removed is gone: its reader gets an error,
-// and no wrong bytes.
-func TestRemovedByAnotherMount(t *testing.T) {
-	c := startCluster(t, incluster.Options{Seed: 1})
-	m, other := mount(t, c, "c1"), mount(t, c, "c2")
-	data := randomBytes(seed(t), 300<<10)
-	require.NoError(t, os.WriteFile(m.at("file"), data, 0o644))
-	f, err := os.Open(m.at("file"))
-	require.NoError(t, err)
-	defer f.Close()
-	require.NoError(t, os.Remove(other.at("file")))
-	_, err = f.Stat()
-	require.ErrorIs(t, err, syscall.ESTALE)
-	_, err = os.Stat(m.at("file"))
-	require.ErrorIs(t, err, os.ErrNotExist)
-	got := make([]byte, len(data))
-	if n, err := f.ReadAt(got, 0); err == nil {
-		require.True(t, bytes.Equal(data[:n], got[:n]))
-	}
-}
-
 // A program that opens a file while it is replaced gets the old or the new one,
 // whole. If it is replaced twice during the open, the kernel, which retries once,
 // returns ESTALE, as on NFS.

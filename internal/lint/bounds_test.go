@@ -98,6 +98,7 @@ var bounds = map[string]string{
 	"client/internal/session/cache.go wake":          "signal",
 	"client/internal/session/endpointhealth.go wake": "signal",
 	"client/internal/session/cache.go doubted":       "signal",
+	"client/client.go ready":                         "signal",
 	"mover/lease.go report":                          "signal",
 
 	"client/internal/nodecache/writer.go b.spent": "signal",

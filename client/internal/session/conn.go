@@ -55,6 +55,7 @@ type Conn struct {
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
 	cache       *cache           // nil if disabled
 	desk        *delegation.Desk // nil if nothing is delegated
+	files       Files
 	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
 	// revoked is the version of the dialer's list of revoked servers. Both change together, under
@@ -85,6 +86,8 @@ type Deps struct {
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
 	Random  io.Reader
+	// Files are those that the session keeps open although others remove them.
+	Files Files
 	// Reports receives the waits that exceeded the patience. May be nil.
 	Reports *limit.Reporter
 }
@@ -98,7 +101,7 @@ func waitFor(name string, cfg *Config, deps *Deps) limit.Resource {
 func New(cfg Config, deps Deps) *Conn {
 	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
-		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope,
+		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, files: deps.Files,
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)

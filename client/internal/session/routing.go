@@ -26,7 +26,7 @@ func (m *Conn) reroute(ctx context.Context, s *Session) error {
 	if s == nil {
 		return &moraine.Error{Op: "route", Kind: moraine.Misrouted}
 	}
-	resp, _, err := m.exchange(ctx, m.renewal(false), s, 0)
+	resp, _, err := m.exchange(ctx, m.renewal(s, false), s, 0)
 	if err != nil {
 		return err
 	}

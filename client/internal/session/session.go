@@ -33,6 +33,9 @@ type Session struct {
 	// routing is the newest routing epoch that a reply about the session named. It belongs to the
 	// session: restored metadata may have a lower epoch, and has ended every session.
 	routing atomic.Uint64
+	// lingered is the last file without a name that a renewal named. The session keeps what it
+	// has open of those up to the number kept.
+	lingered, kept atomic.Uint64
 }
 
 // ErrClosed is the error of work left undone when the client was closed.
@@ -85,7 +88,7 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	if _, err := io.ReadFull(m.random, nonce); err != nil {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
-	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Scope: m.scope, Leases: m.cache != nil}}}
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Scope: m.scope, Leases: m.cache != nil, Opens: true}}}
 	began := m.Clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
 	if err != nil {
@@ -136,8 +139,9 @@ func (m *Conn) takeRevoked(r *wire.SessionReply) {
 }
 
 // renewal returns a request that renews the session.
-func (m *Conn) renewal(wantToken bool) *wire.MetaRequest {
-	return &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken, RevokedVersion: m.revoked.Load()}}}
+func (m *Conn) renewal(s *Session, wantToken bool) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken,
+		RevokedVersion: m.revoked.Load(), Lingered: s.kept.Load()}}}
 }
 
 // Renew renews the session once, and opens another one if it has ended.
@@ -145,7 +149,7 @@ func (m *Conn) Renew(ctx context.Context, wantToken bool) error {
 	s := m.Current()
 	wantToken = wantToken || m.Clock.Now().Unix() >= s.tokenRenew.Load()
 	began := m.Clock.Now()
-	resp, _, err := m.exchange(ctx, m.renewal(wantToken), s, 0)
+	resp, _, err := m.exchange(ctx, m.renewal(s, wantToken), s, 0)
 	if retry.IsKind(err, moraine.SessionExpired) {
 		_, err = m.open(ctx, s)
 		return err
@@ -160,6 +164,7 @@ func (m *Conn) Renew(ctx context.Context, wantToken bool) error {
 	}
 	s.renewed.Store(&began)
 	r := resp.GetSession()
+	s.sawLingered(r.GetLingered())
 	m.takeToken(s, r)
 	m.takeRevoked(r)
 	m.servers.learn(r.GetMetadata())
@@ -181,6 +186,9 @@ func (m *Conn) renewEvery(ctx context.Context) {
 		}
 		if err := m.Renew(ctx, false); err != nil && ctx.Err() == nil {
 			m.Log.Warn("the session could not be renewed", "session", moraine.SessionID(m.Current().Id), "err", err)
+		}
+		if err := m.keepOpen(ctx); err != nil && ctx.Err() == nil {
+			m.Log.Warn("the client could not keep the open files that others have removed; it tries again", "err", err)
 		}
 	}
 }
