@@ -78,7 +78,9 @@ func (o *openFiles) attr(ctx context.Context, inode moraine.InodeID) (client.Att
 	if err := f.handle.Refresh(ctx); err != nil {
 		return client.Attr{}, err
 	}
-	return f.handle.Attr(), nil
+	a := f.handle.Attr()
+	f.state.notePrivileges(a.Mode())
+	return a, nil
 }
 
 // present is attr for an inode whose attributes were just read.

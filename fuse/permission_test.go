@@ -58,10 +58,32 @@ func TestPermissions(t *testing.T) {
 		require.Equal(t, uint32(syscall.S_IFREG|0o777), st.Mode, change)
 	}
 
+	requireBitsOfAnotherMountCleared(t, m, mount(t, c, "c2"))
 	require.Error(t, as(1001, "mknod shared/device c 1 3"), "only root makes device nodes")
 	require.NoError(t, unix.Mknod(m.at("regular"), unix.S_IFREG|0o600, 0))
 	var fs unix.Statfs_t
 	require.NoError(t, unix.Statfs(m.dir, &fs))
 	require.NotZero(t, fs.Blocks)
 	require.LessOrEqual(t, fs.Bavail, fs.Blocks)
+}
+
+// requireBitsOfAnotherMountCleared: a write through a file that was open before
+// another mount set the bits clears them too, once its stat has shown them.
+func requireBitsOfAnotherMountCleared(t *testing.T, m, other *mounted) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(m.at("open"), []byte("content"), 0o644))
+	f, err := os.OpenFile(m.at("open"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, unix.Chmod(other.at("open"), 0o6777))
+	cmd := exec.Command("sh", "-euc", "echo more >&3")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}
+	_, err = f.Stat()
+	require.NoError(t, err)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(m.at("open"), &st))
+	require.Equal(t, uint32(syscall.S_IFREG|0o777), st.Mode)
 }

@@ -20,6 +20,9 @@ func refused(name string) bool {
 
 // GetXAttr implements gofuse.RawFileSystem.
 func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
+	if s := checkXattrName(name); !s.Ok() {
+		return 0, s
+	}
 	if refused(name) {
 		return 0, gofuse.ENODATA
 	}
@@ -57,6 +60,9 @@ func fit(value, dest []byte) (uint32, gofuse.Status) {
 
 // SetXAttr implements gofuse.RawFileSystem.
 func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
+	if s := checkXattrName(name); !s.Ok() {
+		return s
+	}
 	if refused(name) {
 		return gofuse.ENOTSUP
 	}
@@ -83,6 +89,9 @@ func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, na
 
 // RemoveXAttr implements gofuse.RawFileSystem.
 func (fs *fileSystem) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
+	if s := checkXattrName(name); !s.Ok() {
+		return s
+	}
 	if refused(name) {
 		return gofuse.ENODATA
 	}
