@@ -56,7 +56,7 @@ func bytesOf(s *step) []byte {
 	return b
 }
 
-// whole writes a file whole, or reads it whole.
+// writeWhole writes a file in one call, from its open to its close.
 func writeWhole(d *side, s *step) string {
 	fd, err := unix.Openat(d.top, s.path, s.flags|unix.O_NONBLOCK|unix.O_CLOEXEC, s.mode)
 	if err != nil {
@@ -66,6 +66,7 @@ func writeWhole(d *side, s *step) string {
 	return result(err, n, " ", unix.Close(fd))
 }
 
+// readWhole reads a file, from its open to its close.
 func readWhole(d *side, s *step) string {
 	fd, err := unix.Openat(d.top, s.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
