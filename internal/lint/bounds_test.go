@@ -47,7 +47,8 @@ var bounds = map[string]string{
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
 
-	"client/internal/nodecache/cache.go queue": "no wait: bytes that find no place are not cached",
+	"client/internal/nodecache/cache.go queue":    "no wait: bytes that find no place are not cached",
+	"client/internal/session/listahead.go wanted": "no wait: a directory that finds no place is listed after a later look-up",
 
 	// Answers: as many places as senders, which never wait.
 	"transport/server.go failed":                     "one place for each listener",

@@ -71,6 +71,7 @@ type leased struct {
 	names   []string // all entries, in order, if listed
 	listed  bool
 	partial []string // the beginning of a listing
+	ahead   ahead
 	at      *list.Element
 	// recalls counts the recalls since a time. A lease that is recalled again and again is of
 	// little use.

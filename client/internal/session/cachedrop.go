@@ -69,6 +69,7 @@ func (c *cache) drop(touches []*wire.Touch) {
 			}
 		} else if l := c.leases[t.Lease]; l != nil {
 			c.dropEntry(l, t.Name)
+			l.namesChanged(now)
 		}
 	}
 }

@@ -56,6 +56,7 @@ type Conn struct {
 	cache       *cache           // nil if disabled
 	desk        *delegation.Desk // nil if nothing is delegated
 	files       Files
+	lister      *lister // nil without a cache
 	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
 	// revoked is the version of the dialer's list of revoked servers. Both change together, under
@@ -105,6 +106,7 @@ func New(cfg Config, deps Deps) *Conn {
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
+		m.lister = newLister(m.cache)
 	}
 	if m.cache != nil && cfg.Delegation {
 		m.desk = delegation.New(delegation.Deps{Service: delegated{m}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics,

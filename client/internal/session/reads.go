@@ -98,6 +98,7 @@ func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string
 	if err != nil {
 		return nil, err
 	}
+	m.lister.lookedUp(parent)
 	return w.Attr, nil
 }
 

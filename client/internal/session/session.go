@@ -58,6 +58,7 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 		m.desk.Start(life, running)
 		running.Go(func() { m.keepLeases(life) })
 		running.Go(func() { m.cache.dropEach(life, running.Go) })
+		running.Go(func() { m.listEachAhead(life, running.Go) })
 	}
 	return nil
 }
