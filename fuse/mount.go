@@ -52,6 +52,9 @@ type Config struct {
 	AllowOther bool
 	// ReadOnly mounts read-only.
 	ReadOnly bool
+	// NoXattrs mounts without extended attributes. The kernel then does not request them, which
+	// programs like ls do twice for each file.
+	NoXattrs bool
 	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
 	// client's commits. fsync waits for nvme, and so does a write to a file opened
 	// with O_SYNC or O_DSYNC.
@@ -234,7 +237,8 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		// DONT_MASK leaves the umask to the service: it holds unless the directory has a
 		// default access control list.
 		ExtraCapabilities: gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP | gofuse.CAP_DONT_MASK,
-		EnableAcl:         true,
+		EnableAcl:         !m.cfg.NoXattrs,
+		DisableXAttrs:     m.cfg.NoXattrs,
 		EnableLocks:       true,
 		DirectMount:       true,
 		Logger:            slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),

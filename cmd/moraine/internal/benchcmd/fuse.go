@@ -19,6 +19,7 @@ import (
 // fuseOptions are the flags that only bench fuse has.
 type fuseOptions struct {
 	paths, remounts, rows       []string
+	mountArgs                   []string
 	size                        cli.SizeFlag
 	files, treeFiles, processes int
 	rounds                      int
@@ -62,6 +63,7 @@ command of its --remount, and then the page cache is dropped too. Each row says 
 	flags.StringArrayVar(&f.remounts, "remount", nil, "DIR=COMMAND: a shell command that empties the caches of the mount of that --path")
 	flags.StringSliceVar(&f.mountProcess, "mount-process", nil, "names of the processes that serve a FUSE mount of --path, to count their CPU")
 	flags.StringSliceVar(&f.serverProcess, "server-process", nil, "names of the processes behind it")
+	flags.StringArrayVar(&f.mountArgs, "mount-arg", nil, "argument of the command that mounts the cluster, as --mount-arg=--no-xattrs")
 	flags.StringSliceVar(&f.rows, "rows", nil, "measure only these rows")
 	flags.IntVar(&f.rounds, "rounds", fuseRounds, "how many runs of each row a figure is the median of")
 	flags.Var(&f.size, "size", "length of the large file")
@@ -118,13 +120,13 @@ func benchFuse(ctx context.Context, env *cli.Env, o benchOptions, f fuseOptions,
 	if f.pathsOnly {
 		return printFuse(ctx, env, cfg, targets)
 	}
-	return benchFuseCluster(ctx, env, o, mode, cfg, targets)
+	return benchFuseCluster(ctx, env, o, mode, f.mountArgs, cfg, targets)
 }
 
 // benchFuseCluster adds a mount to the targets: of the cluster that the flags name, or of one of its
 // own.
-func benchFuseCluster(ctx context.Context, env *cli.Env, o benchOptions, mode string, cfg fusebench.Config, targets []fusebench.Target) (err error) {
-	on, m := env, &fuseMount{dir: o.dir, profile: o.profile}
+func benchFuseCluster(ctx context.Context, env *cli.Env, o benchOptions, mode string, mountArgs []string, cfg fusebench.Config, targets []fusebench.Target) (err error) {
+	on, m := env, &fuseMount{dir: o.dir, profile: o.profile, args: mountArgs}
 	if env.Global.Endpoint == "" {
 		c, err := devcluster.Start(ctx, devcluster.Config{Dir: filepath.Join(o.dir, "cluster"), Mode: mode, LogStall: bench.ShippedLogStall})
 		if err != nil {

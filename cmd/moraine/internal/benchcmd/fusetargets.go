@@ -110,6 +110,7 @@ type fuseMount struct {
 	cluster *devcluster.Cluster // nil: another's
 	dir     string
 	profile string
+	args    []string // further arguments of the mount command
 	mounts  int
 	now     *benchMounted
 }
@@ -121,7 +122,7 @@ func (m *fuseMount) start(ctx context.Context) error {
 	if m.profile != "" {
 		profile = fmt.Sprintf("%s.mount-%d", m.profile, m.mounts)
 	}
-	now, err := startMount(ctx, m.env, m.dir, profile)
+	now, err := startMount(ctx, m.env, m.dir, profile, m.args...)
 	if err == nil {
 		m.now = &now
 	}

@@ -107,7 +107,7 @@ type benchMounted struct {
 
 // startMount mounts the cluster on DIR/mount. The process writes a CPU profile unless the name of
 // its file is empty.
-func startMount(ctx context.Context, env *cli.Env, dir, profile string) (benchMounted, error) {
+func startMount(ctx context.Context, env *cli.Env, dir, profile string, args ...string) (benchMounted, error) {
 	at, err := filepath.Abs(filepath.Join(dir, "mount"))
 	if err != nil {
 		return benchMounted{}, err
@@ -119,6 +119,7 @@ func startMount(ctx context.Context, env *cli.Env, dir, profile string) (benchMo
 	var said bytes.Buffer
 	quiet.Out, quiet.Global.JSON = &said, true
 	quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
+	quiet.Args = append(quiet.Args, args...)
 	if profile != "" {
 		quiet.Args = append(quiet.Args, "--cpuprofile", profile)
 	}
