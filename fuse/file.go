@@ -184,37 +184,16 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 	// Done. A panic ends only this request.
 	defer func() { o.reads.Release(acquired) }()
 	o.pages.reads.Inc()
-	n, err := o.read(ctx, f, in, buf, memory)
+	got, err := o.read(ctx, f, in, buf, memory)
 	if err != nil {
 		return nil, status(err)
 	}
-	if n == 0 {
+	if got.n == 0 {
 		return gofuse.ReadResultData(nil), gofuse.OK
 	}
-	r := &readReply{reads: o.reads, vector: [1][]byte{buf[:n]}}
-	r.granted.Store(acquired)
+	r := newReadReply(got, buf, o.reads, acquired)
 	acquired = 0
 	return r, gofuse.OK
-}
-
-// readReply is a read's answer of at least one byte. It is written to the kernel
-// without a copy.
-type readReply struct {
-	reads   *limit.Semaphore
-	granted atomic.Int64 // bytes of reads; 0 after Done
-	vector  [1][]byte
-}
-
-func (r *readReply) Size() int                            { return len(r.vector[0]) }
-func (r *readReply) Bytes([]byte) ([]byte, gofuse.Status) { return r.vector[0], gofuse.OK }
-func (r *readReply) Slices() ([][]byte, gofuse.Status)    { return r.vector[:], gofuse.OK }
-
-// Done frees the memory. The server calls it for each reply with bytes, also if the
-// kernel did not accept them.
-func (r *readReply) Done() {
-	if n := r.granted.Swap(0); n > 0 {
-		r.reads.Release(n)
-	}
 }
 
 // Write implements gofuse.RawFileSystem. It copies data before it returns. A write

@@ -2,8 +2,6 @@ package fuse
 
 import (
 	"context"
-	"errors"
-	"io"
 	"syscall"
 	"time"
 
@@ -46,7 +44,7 @@ const (
 
 // read reads for the kernel, which may put the bytes into pages. It first waits for the memory of
 // the answer. A drop must know of the read by then: the kernel has locked its pages.
-func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []byte, memory func() error) (int, error) {
+func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []byte, memory func() error) (answer, error) {
 	off := int64(in.Offset)
 	// A file without pages fills some too, when it is mapped.
 	n := f.paged
@@ -55,7 +53,7 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 	}
 	if n == nil {
 		if err := memory(); err != nil {
-			return 0, err
+			return answer{}, err
 		}
 		return readAt(ctx, f, buf, off)
 	}
@@ -64,7 +62,7 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 	fill := n.beginFill(s, paged, f.pagedIn)
 	if err := memory(); err != nil {
 		n.endFill(fill, false)
-		return 0, err
+		return answer{}, err
 	}
 	for try := 1; ; try++ {
 		if !fill.watched {
@@ -74,6 +72,7 @@ func (o *openFiles) read(ctx context.Context, f *file, in *gofuse.ReadIn, buf []
 		repeat := err == nil && try < maxReadTries
 		again, unwatched := n.endFill(fill, repeat)
 		if again && repeat {
+			got.drop()
 			continue
 		}
 		if again || unwatched {
@@ -92,14 +91,6 @@ func (o *openFiles) refresh(ctx context.Context, f *file, n *pagedInode) {
 		return
 	}
 	o.pages.rewatch(n, f.handle.Attr().Generation())
-}
-
-func readAt(ctx context.Context, f *file, buf []byte, off int64) (int, error) {
-	n, err := f.handle.ReadAt(ctx, buf, off)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return n, err
 }
 
 // trust is for how long the kernel may use the attributes of an inode. It is 0 for a file that is
