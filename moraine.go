@@ -23,8 +23,6 @@ const (
 	MaxFileSize = 1 << 60
 	// MaxInline is the largest content of a file that the metadata keeps itself, in bytes.
 	MaxInline = 16 << 10
-	// MaxInlineTotal bounds the content that the metadata keeps of all files, in bytes.
-	MaxInlineTotal = 1 << 30
 	// MaxTableExtents is the greatest number of extents in one extent table.
 	MaxTableExtents = 256
 	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of content: its new

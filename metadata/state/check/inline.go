@@ -2,6 +2,7 @@ package check
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/record"
 )
@@ -51,7 +52,7 @@ func (c *contentChecks) allInlines() error {
 		if r.Refs == 0 || r.Refs != c.inlines[id] {
 			c.problem("content %s counts %d tables, but has %d", id, r.Refs, c.inlines[id])
 		}
-		if len(r.Bytes) == 0 || len(r.Bytes) > moraine.MaxInline || record.SumInline(r.Bytes) != r.CRC {
+		if len(r.Bytes) == 0 || len(r.Bytes) > moraine.MaxInline || crc.Sum(r.Bytes) != r.CRC {
 			c.problem("content %s has %d bytes, which do not match its checksum or are too many", id, len(r.Bytes))
 		}
 		return nil

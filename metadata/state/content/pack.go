@@ -90,6 +90,6 @@ func FindPackable(v *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err 
 		return p, false, err
 	}
 	p = Packable{Tenant: i.Tenant, Parent: i.Parent, Bytes: i.Stored - i.Inline, Inline: i.Inline, Unchanged: int64(c[record.CWall]) - i.Ctime,
-		Pressed: c[record.CInlineBytes] > moraine.MaxInlineTotal/2}
+		Pressed: c[record.CInlineBytes] > kvtx.MaxInlineBytes/2}
 	return p, rewritable(i) && i.Evicted == 0 && beside == moraine.NVMe, nil
 }

@@ -74,9 +74,12 @@ type Space struct {
 	JobEnded func(t *Tx, j *record.Job, state wire.JobState, reason string) error
 }
 
+// MaxInlineBytes bounds the content of small files in the state, in bytes.
+const MaxInlineBytes = 1 << 30
+
 // NewSpace returns the space of partition p.
 func NewSpace(p moraine.Partition) *Space {
-	return &Space{K: keys.Of(p), Level: moraine.FeatureLevel, InlineLimit: moraine.MaxInlineTotal}
+	return &Space{K: keys.Of(p), Level: moraine.FeatureLevel, InlineLimit: MaxInlineBytes}
 }
 
 // View returns a view of the partition over r.

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 )
@@ -25,7 +26,7 @@ func TakeInline(t *kvtx.Tx, op string, i *record.Inode, content []byte) (moraine
 		return moraine.Extent{}, err
 	}
 	e := moraine.Extent{Length: int64(len(content)), Inline: moraine.InlineID(id)}
-	putInline(t, e.Inline, &record.Inline{Origin: i.Id, CRC: record.SumInline(content), Bytes: content})
+	putInline(t, e.Inline, &record.Inline{Origin: i.Id, CRC: crc.Sum(content), Bytes: content})
 	t.Count[record.CInlines]++
 	t.Count[record.CInlineBytes] += uint64(len(content))
 	return e, nil
@@ -48,12 +49,12 @@ func Inline(v *kvtx.View, id moraine.InlineID) (*record.Inline, error) {
 
 // InlineBytes returns the bytes of an extent in the state, with their CRC32C. Corrupt means that the
 // record does not have the bytes that it was made with.
-func InlineBytes(v *kvtx.View, e moraine.Extent) (content []byte, crc uint32, err error) {
+func InlineBytes(v *kvtx.View, e moraine.Extent) (content []byte, sum uint32, err error) {
 	r, err := Inline(v, e.Inline)
 	if err != nil {
 		return nil, 0, err
 	}
-	if e.StripeOffset+e.Length > int64(len(r.Bytes)) || record.SumInline(r.Bytes) != r.CRC {
+	if e.StripeOffset+e.Length > int64(len(r.Bytes)) || crc.Sum(r.Bytes) != r.CRC {
 		return nil, 0, kvtx.Corrupt("inline content", e.Inline.String(), "the record does not match its checksum, or has fewer bytes than its file")
 	}
 	if e.Length == int64(len(r.Bytes)) {
@@ -61,7 +62,7 @@ func InlineBytes(v *kvtx.View, e moraine.Extent) (content []byte, crc uint32, er
 	}
 	// What the file does not refer to any more stays here: its reader may not be allowed to see it.
 	content = r.Bytes[e.StripeOffset : e.StripeOffset+e.Length]
-	return content, record.SumInline(content), nil
+	return content, crc.Sum(content), nil
 }
 
 // useInline adds one user of a record.

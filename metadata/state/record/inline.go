@@ -1,10 +1,6 @@
 package record
 
-import (
-	"hash/crc32"
-
-	"github.com/morainefs/moraine"
-)
+import "github.com/morainefs/moraine"
 
 // Inline has bytes of a small file, for the extents that name it. The bytes never change.
 type Inline struct {
@@ -15,11 +11,6 @@ type Inline struct {
 }
 
 const inlineVersion = 1
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// SumInline returns the CRC32C of bytes of a small file.
-func SumInline(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 // Encode returns the stored value.
 func (r *Inline) Encode() []byte { return r.fields(encoder(24 + len(r.Bytes))).B }
