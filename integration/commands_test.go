@@ -84,7 +84,7 @@ var listings = []listing{
 	{args: "ckpt verify moraine:///runs/a", keys: "step attempt files tensors bytes bytes_without_digest digest"},
 	{args: "ls moraine:///", keys: fileKeys, optional: fileOptional},
 	{args: "stat moraine:///f", keys: fileKeys, optional: fileOptional},
-	{args: "info moraine:///f", keys: "path inode size generation level stripe_bytes object_bytes hole_bytes bytes_by_level devices extents", inner: map[string]string{
+	{args: "info moraine:///f", keys: "path inode size generation level stripe_bytes inline_bytes object_bytes hole_bytes bytes_by_level devices extents", inner: map[string]string{
 		"bytes_by_level": "|memory nvme", "devices": "device host alive chunks", "extents": "offset length from | stripe scheme chunks bucket object", "extents.chunks": "device host level"}},
 	{args: "du moraine:///", keys: "path bytes files directories"},
 	{args: "policy get moraine:///", keys: "path flush scheme foreign trash own"},
@@ -101,7 +101,7 @@ const (
 	stepOptional = "committed path missing reason reached mark note tags pinned ends_at"
 	exposureKeys = "level step attempt lost_steps lost_seconds|committed reached"
 
-	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes clean evicted"
+	fileKeys     = "path type size mode uid gid modified degraded_stripes stored_bytes inline_bytes clean evicted"
 	fileOptional = "inode generation level links target"
 
 	memberKeys    = "id addresses role alive match lag release level"
@@ -213,7 +213,12 @@ func TestWhatScriptsSee(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
-	works(t, env, "cp", "/proc/self/status", "moraine:///f")
+	works(t, env, "cp", "/proc/self/status", "moraine:///small")
+	require.Equal(t, []any{}, objects(t, works(t, env, "info", "moraine:///small", "--json"))[0]["devices"])
+	works(t, env, "rm", "moraine:///small")
+	large := filepath.Join(t.TempDir(), "large") // too large for the metadata
+	require.NoError(t, os.WriteFile(large, make([]byte, 20_000), 0o600))
+	works(t, env, "cp", large, "moraine:///f")
 	works(t, env, "ckpt", "save", "moraine:///runs/a", "--step", "7", tensorFile(t))
 	for _, l := range listings {
 		t.Run(l.args, func(t *testing.T) { l.hold(t, works(t, env, append(strings.Fields(l.args), "--json")...)) })

@@ -202,7 +202,8 @@ func (r *extentReader) read(ctx context.Context, c *client.Client, attr client.A
 			shares[c.Device] = share
 		}
 	}
-	r.Devices = slices.SortedFunc(maps.Values(shares), func(a, b deviceShare) int {
+	r.Devices = slices.AppendSeq(r.Devices[:0], maps.Values(shares))
+	slices.SortFunc(r.Devices, func(a, b deviceShare) int {
 		return cmp.Or(strings.Compare(a.Host, b.Host), strings.Compare(a.Device, b.Device))
 	})
 	return nil
