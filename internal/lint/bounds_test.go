@@ -96,6 +96,8 @@ var bounds = map[string]string{
 	"chunkserver/scrubstate.go now":                  "signal",
 	"transport/call.go done":                         "signal",
 	"client/internal/stripeio/report.go wake":        "signal",
+	"client/internal/delegation/desk.go send":        "signal",
+	"client/internal/delegation/desk.go tend":        "signal",
 	"client/internal/session/cache.go wake":          "signal",
 	"client/internal/session/endpointhealth.go wake": "signal",
 	"client/internal/session/cache.go doubted":       "signal",

@@ -34,7 +34,7 @@ type ask struct {
 	pause    time.Duration
 }
 
-func (d *Desk) askOf(id uint64) *ask {
+func (d *table) askOf(id uint64) *ask {
 	a := d.asks[id]
 	if a == nil {
 		if len(d.asks) >= maxAsks {
@@ -52,7 +52,7 @@ func (d *Desk) askOf(id uint64) *ask {
 
 // made counts a create that the service carried out. After enough of them in a directory, the desk asks
 // for it. The caller holds the mutex.
-func (d *Desk) made(parent uint64) {
+func (d *table) made(parent uint64) {
 	st := d.Service.Standing()
 	if d.dirs[parent] != nil || st == (Standing{}) || len(d.dirs) >= manyDirs {
 		return
@@ -69,7 +69,7 @@ func (d *Desk) made(parent uint64) {
 }
 
 // recalled notes the recall of a directory. The caller holds the mutex.
-func (d *Desk) recalled(id uint64) {
+func (d *table) recalled(id uint64) {
 	a := d.askOf(id)
 	a.recalled = a.asking
 	now := d.Clock.Now()
@@ -81,7 +81,7 @@ func (d *Desk) recalled(id uint64) {
 }
 
 // request asks for a directory.
-func (d *Desk) request(id uint64, st Standing) {
+func (d *table) request(id uint64, st Standing) {
 	d.mu.Lock()
 	want := uint32(0)
 	if d.numbers.left() == 0 && d.adopt(st.Session) && !d.numbers.asking {
@@ -122,7 +122,7 @@ func (d *Desk) request(id uint64, st Standing) {
 
 // adopt makes a session the one of all delegations, if the desk has none of another. The caller holds
 // the mutex.
-func (d *Desk) adopt(session uint64) bool {
+func (d *table) adopt(session uint64) bool {
 	if d.session == session {
 		return true
 	}
@@ -140,7 +140,7 @@ func (d *Desk) adopt(session uint64) bool {
 
 // load reads the attributes of a directory, and its names if listed is set, while no request may
 // change them. The caller holds the mutex.
-func (d *Desk) load(l *dir, listed bool) {
+func (d *table) load(l *dir, listed bool) {
 	l.state = dirLoading
 	d.wake()
 	d.running.Go(func() {
@@ -166,7 +166,7 @@ func (d *Desk) load(l *dir, listed bool) {
 }
 
 // read reads a directory as it is when its queue is sent and no request changes it.
-func (d *Desk) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, map[string]entry, error) {
+func (d *table) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, map[string]entry, error) {
 	var last, session uint64
 	err := d.until(ctx, func() bool {
 		last, session = max(last, d.queue.last), d.session
@@ -192,7 +192,7 @@ func (d *Desk) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, ma
 }
 
 // list reads the names of a directory, up to one page past maxListed.
-func (d *Desk) list(ctx context.Context, id, session uint64) (map[string]entry, error) {
+func (d *table) list(ctx context.Context, id, session uint64) (map[string]entry, error) {
 	names, after := map[string]entry{}, ""
 	for {
 		resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: id, After: after, Limit: listPage}}}, session)

@@ -60,7 +60,7 @@ func (d *Desk) removable(e entry, op, name string) (*node, error) {
 }
 
 // end drops a node that lost its name.
-func (d *Desk) end(n *node) {
+func (d *table) end(n *node) {
 	delete(d.nodes, n.attr.Inode)
 	if n.dir != nil {
 		delete(d.dirs, n.attr.Inode)

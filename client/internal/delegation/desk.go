@@ -56,7 +56,10 @@ type Deps struct {
 
 // Desk applies changes of delegated directories, and sends them. A nil Desk does nothing. Its methods
 // may be called concurrently.
-type Desk struct {
+type Desk struct{ table }
+
+// table is what a desk knows, and how it waits and gives back.
+type table struct {
 	Deps
 	life    context.Context // of its own requests
 	running sync.WaitGroup
@@ -84,9 +87,9 @@ type Desk struct {
 
 // New returns a desk; Start lets it work.
 func New(deps Deps) *Desk {
-	return &Desk{Deps: deps, send: make(chan struct{}, 1), tend: make(chan struct{}, 1),
+	return &Desk{table{Deps: deps, send: make(chan struct{}, 1), tend: make(chan struct{}, 1),
 		changed: make(chan struct{}), nodes: map[uint64]*node{}, dirs: map[uint64]*dir{}, holds: map[uint64]int{},
-		queue: queue{about: map[uint64]int{}}, asks: map[uint64]*ask{}, faults: map[uint64]error{}}
+		queue: queue{about: map[uint64]int{}}, asks: map[uint64]*ask{}, faults: map[uint64]error{}}}
 }
 
 // Start sends and gives back until life ends.
@@ -111,7 +114,7 @@ func signal(c chan struct{}) {
 }
 
 // wake lets those look again who wait for the table or the queue. The caller holds the mutex.
-func (d *Desk) wake() {
+func (d *table) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 	d.engaged.Store(len(d.dirs) > 0 || len(d.queue.ops) > 0)
@@ -119,7 +122,7 @@ func (d *Desk) wake() {
 
 // until calls ready, with the mutex held, until it returns true. It waits for changes in between, for
 // the patience at most.
-func (d *Desk) until(ctx context.Context, ready func() bool) error {
+func (d *table) until(ctx context.Context, ready func() bool) error {
 	for {
 		d.mu.Lock()
 		ok, changed := ready(), d.changed
@@ -133,7 +136,7 @@ func (d *Desk) until(ctx context.Context, ready func() bool) error {
 	}
 }
 
-func (d *Desk) await(ctx context.Context, changed <-chan struct{}) error {
+func (d *table) await(ctx context.Context, changed <-chan struct{}) error {
 	return d.Waits.Wait(ctx, func(ctx context.Context) error {
 		select {
 		case <-changed:

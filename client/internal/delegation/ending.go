@@ -140,14 +140,14 @@ func (d *Desk) shrink() {
 }
 
 // giveAll begins to give all directories back. The caller holds the mutex.
-func (d *Desk) giveAll() {
+func (d *table) giveAll() {
 	for _, l := range d.dirs {
 		d.give(l)
 	}
 }
 
 // give begins to give a directory back: the desk works there no more. The caller holds the mutex.
-func (d *Desk) give(l *dir) {
+func (d *table) give(l *dir) {
 	if l.state == dirEnding {
 		return
 	}
@@ -161,7 +161,7 @@ func (d *Desk) give(l *dir) {
 }
 
 // giveEach gives back what give has collected.
-func (d *Desk) giveEach() {
+func (d *table) giveEach() {
 	for {
 		d.mu.Lock()
 		ids := d.giving
@@ -182,7 +182,7 @@ func (d *Desk) giveEach() {
 }
 
 // giveBack gives directories back, after what is queued.
-func (d *Desk) giveBack(ids []uint64, session uint64) {
+func (d *table) giveBack(ids []uint64, session uint64) {
 	d.mu.Lock()
 	last := d.queue.last
 	d.mu.Unlock()

@@ -47,7 +47,7 @@ func (n *numbers) got(r *wire.DelegateReply) {
 }
 
 // number takes the next number, and reserves others before they run out. The caller holds the mutex.
-func (d *Desk) number() (uint64, bool) {
+func (d *table) number() (uint64, bool) {
 	n := &d.numbers
 	if n.left() < uint64(n.want()/4) && !n.asking {
 		n.asking = true
@@ -65,7 +65,7 @@ func (d *Desk) number() (uint64, bool) {
 }
 
 // reserve asks for numbers.
-func (d *Desk) reserve() {
+func (d *table) reserve() {
 	d.mu.Lock()
 	session, want := d.session, d.numbers.want()
 	d.mu.Unlock()

@@ -52,7 +52,7 @@ func (q *queue) room() bool {
 }
 
 // enqueue adds a change about inodes. The caller holds the mutex.
-func (d *Desk) enqueue(c *change, about ...uint64) {
+func (d *table) enqueue(c *change, about ...uint64) {
 	q := &d.queue
 	q.last++
 	c.seq, c.about, c.born = q.last, about, d.Clock.Now()
@@ -83,7 +83,7 @@ func (q *queue) grow(c *change) {
 }
 
 // want makes the sender send the changes up to a number at once. The caller holds the mutex.
-func (d *Desk) want(seq uint64) {
+func (d *table) want(seq uint64) {
 	if seq > d.queue.wanted {
 		d.queue.wanted = seq
 	}
@@ -93,7 +93,7 @@ func (d *Desk) want(seq uint64) {
 }
 
 // awaitSent waits until the changes up to a number are confirmed, or lost.
-func (d *Desk) awaitSent(ctx context.Context, seq uint64) error {
+func (d *table) awaitSent(ctx context.Context, seq uint64) error {
 	return d.until(ctx, func() bool {
 		d.want(seq)
 		return d.queue.done >= seq
@@ -131,7 +131,7 @@ func (d *Desk) Fault(inode uint64) error {
 const maxFaults = 1024
 
 // lost records that a change is lost. The caller holds the mutex.
-func (d *Desk) lost(c *change, err error) {
+func (d *table) lost(c *change, err error) {
 	c.err = err
 	d.Metrics.DelegatedLost.Inc()
 	d.Log.Error("a change in a delegated directory is lost", "change", nameOf(c.wire), "inode", c.node.attr.Inode, "name", c.node.name, "err", err)

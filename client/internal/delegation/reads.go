@@ -29,7 +29,7 @@ func (d *Desk) look(ctx context.Context, find func() (*wire.Attr, error)) (a *wi
 }
 
 // attrOf is Attr. The caller holds the mutex.
-func (d *Desk) attrOf(inode uint64) (*wire.Attr, error) {
+func (d *table) attrOf(inode uint64) (*wire.Attr, error) {
 	n := d.nodes[inode]
 	switch {
 	case n == nil || n.old:

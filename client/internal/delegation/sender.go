@@ -101,7 +101,7 @@ func lossOf(err error) error {
 }
 
 // confirm takes the first n changes from the queue. The caller holds the mutex.
-func (d *Desk) confirm(n int) {
+func (d *table) confirm(n int) {
 	q := &d.queue
 	for _, c := range q.ops[:n] {
 		q.done = c.seq

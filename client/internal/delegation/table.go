@@ -51,7 +51,7 @@ type entry struct {
 
 // live returns a delegated directory in which the desk may work now, and its node. errPlain: it may
 // not. errWait: not yet. The caller holds the mutex.
-func (d *Desk) live(id uint64) (*dir, *node, error) {
+func (d *table) live(id uint64) (*dir, *node, error) {
 	n := d.nodes[id]
 	if n == nil || n.dir == nil || n.dir.state == dirEnding {
 		return nil, nil, errPlain
@@ -74,7 +74,7 @@ func (d *Desk) live(id uint64) (*dir, *node, error) {
 }
 
 // bornAt returns what has a name, if it was born here. errPlain: it was not. The caller holds the mutex.
-func (d *Desk) bornAt(e entry) (*node, error) {
+func (d *table) bornAt(e entry) (*node, error) {
 	n := d.nodes[e.inode]
 	switch {
 	case n == nil || !n.born:
@@ -135,7 +135,7 @@ func (n *node) touch(at int64, links int) {
 
 // forget drops what the table knows of a directory that is not delegated any more. What was born in it
 // is like any other inode from now on. The caller holds the mutex.
-func (d *Desk) forget(l *dir) {
+func (d *table) forget(l *dir) {
 	shown := []uint64{l.id}
 	for _, e := range l.names {
 		n := d.nodes[e.inode]
@@ -157,7 +157,7 @@ func (d *Desk) forget(l *dir) {
 
 // age records that a request to the service changed an inode, which nobody else has seen because of it.
 // The caller holds the mutex.
-func (d *Desk) age(inode uint64) {
+func (d *table) age(inode uint64) {
 	n := d.nodes[inode]
 	switch {
 	case n == nil:
@@ -171,7 +171,7 @@ func (d *Desk) age(inode uint64) {
 
 // unbear makes an inode one like any other: the service knows it better from now on. The caller holds
 // the mutex.
-func (d *Desk) unbear(inode uint64) {
+func (d *table) unbear(inode uint64) {
 	n := d.nodes[inode]
 	if n == nil {
 		return

@@ -136,12 +136,6 @@ func (c *cache) elapsed() time.Duration {
 // free reports whether an inode is not put aside. The caller holds the mutex.
 func (c *cache) free(inode uint64) bool { return c.aside[inode] == 0 }
 
-// shows reports whether an inode is not hidden. The caller holds the mutex.
-func (c *cache) shows(inode uint64) bool {
-	_, ok := c.hidden[inode]
-	return !ok
-}
-
 // count records a cache hit or miss.
 func (c *cache) count(hit bool) bool {
 	if hit {
@@ -220,20 +214,6 @@ func (c *cache) lookup(dir moraine.InodeID, name string) (*wire.Attr, bool) {
 	}
 	a := c.get(inode)
 	return a, c.count(a != nil)
-}
-
-// hiddenAt returns the inode that has a name, if its attributes are hidden, and 0 otherwise.
-func (c *cache) hiddenAt(dir moraine.InodeID, name string) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.hidden) == 0 || !c.usable() {
-		return 0
-	}
-	inode, _ := c.find(uint64(dir), name)
-	if c.shows(inode) {
-		return 0
-	}
-	return inode
 }
 
 // page answers one page of a directory, or nil if its listing is not cached.

@@ -101,3 +101,23 @@ func (s delegated) Show(inodes ...uint64) {
 func (s delegated) AwaitLent(ctx context.Context, dir uint64) {
 	s.m.cache.loans.awaitLoan(ctx, dir)
 }
+
+// shows reports whether an inode is not hidden. The caller holds the mutex.
+func (c *cache) shows(inode uint64) bool {
+	_, ok := c.hidden[inode]
+	return !ok
+}
+
+// hiddenAt returns the inode that has a name, if its attributes are hidden, and 0 otherwise.
+func (c *cache) hiddenAt(dir moraine.InodeID, name string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.hidden) == 0 || !c.usable() {
+		return 0
+	}
+	inode, _ := c.find(uint64(dir), name)
+	if c.shows(inode) {
+		return 0
+	}
+	return inode
+}
