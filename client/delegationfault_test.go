@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -156,5 +159,51 @@ func TestOthersSeeWhatIsDoneInADelegatedDirectory(t *testing.T) {
 			c.delegateSoon(a, dir)
 		}
 		require.Zero(t, a.Stats().DelegatedLost)
+	})
+}
+
+// Several directories are delegated at the same time, and use up reservations of numbers.
+func TestManyDirectoriesAreDelegatedTogether(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		a, b := c.dial("a", delegating()), c.dial("b", config())
+		defer a.Close()
+		defer b.Close()
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				dir, err := a.Mkdir(c.ctx, fmt.Sprint("/dir", i), 0o755)
+				if err == nil {
+					makeFiles(c, a, dir.Inode(), 0, 800)
+				}
+			})
+		}
+		wg.Wait()
+		require.Greater(t, a.Stats().DelegatedChanges, uint64(4000))
+		for i := range 8 {
+			dir, err := b.Stat(c.ctx, fmt.Sprint("/dir", i))
+			require.NoError(t, err)
+			require.Equal(t, 800, countOf(c, b, dir.Inode()))
+		}
+		require.Zero(t, a.Stats().DelegatedLost)
+	})
+}
+
+// The mount of a certificate that squashes root shows the owner that the service gives.
+func TestDelegatedFilesOfRootBelongToNobody(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		peer := memcluster.Peer(transport.RoleClient, "a")
+		peer.Squash = true
+		a, b := c.dialAs(peer, delegating()), c.dial("b", config())
+		defer a.Close()
+		defer b.Close()
+		dir, err := b.Mkdir(c.ctx, "/dir", 0o755)
+		require.NoError(t, err)
+		c.delegate(a, dir.Inode())
+		f, err := a.Inodes().Create(c.ctx, dir.Inode(), "f", client.NodeOptions{Exclusive: true})
+		require.NoError(t, err)
+		require.EqualValues(t, 65534, f.UID())
+		there, err := b.Inodes().Lookup(c.ctx, dir.Inode(), "f")
+		require.NoError(t, err)
+		require.Equal(t, f.String(), there.String())
 	})
 }

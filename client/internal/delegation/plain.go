@@ -43,6 +43,8 @@ func reachOf(req *wire.MetaRequest) reach {
 		return reach{all: op.Remove.GetDirectory(), reads: transport.Named(req), named: transport.Named(req)}
 	case *wire.MetaRequest_Rename:
 		return reach{all: true, named: transport.Named(req)}
+	case *wire.MetaRequest_Clone: // of ranges of any files
+		return reach{all: true, named: []uint64{op.Clone.GetInode(), op.Clone.GetLink().GetParent()}}
 	case *wire.MetaRequest_Release:
 		return reach{reads: op.Release.GetInodes(), named: op.Release.GetInodes()}
 	case *wire.MetaRequest_SetLock:
