@@ -142,7 +142,7 @@ func (c *Client) Close() error {
 func (c *Client) sendDelegated() error {
 	ctx, cancel := context.WithTimeout(context.Background(), delegatedPatience)
 	defer cancel()
-	return c.meta.Sync(ctx, 0)
+	return c.meta.Desk.Sync(ctx, 0)
 }
 
 // delegatedPatience bounds Close's wait for what is queued.

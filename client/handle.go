@@ -91,7 +91,7 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
 	if a.Nlink == 0 { // another session may have removed it a moment ago
-		if err := n.c.meta.KeepOrphan(ctx, inode); err != nil {
+		if err := n.c.meta.Orphans.Keep(ctx, inode); err != nil {
 			return nil, err
 		}
 	}
@@ -217,7 +217,7 @@ func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.ct.c.protected(h.Inode()); err != nil {
 		return retry.Wrap("client.Sync", h.ct.ref, err)
 	}
-	if err := h.ct.c.meta.Sync(ctx, h.Inode()); err != nil {
+	if err := h.ct.c.meta.Desk.Sync(ctx, uint64(h.Inode())); err != nil {
 		return retry.Wrap("client.Sync", h.ct.ref, err)
 	}
 	return retry.Wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
@@ -228,7 +228,7 @@ func (h *Handle) flush(ctx context.Context, op string) error {
 	if fault := h.report(); fault != nil {
 		err = fault
 	}
-	if fault := h.ct.c.meta.Fault(h.Inode()); fault != nil && err == nil {
+	if fault := h.ct.c.meta.Desk.Fault(uint64(h.Inode())); fault != nil && err == nil {
 		err = fault
 	}
 	return retry.Wrap(op, h.ct.ref, err)

@@ -139,7 +139,7 @@ func (n Inodes) Remove(ctx context.Context, parent moraine.InodeID, name string,
 // durable. It returns, once, the error of one that the service did not carry out: such a change, and
 // those that need it, are lost.
 func (n Inodes) Sync(ctx context.Context, dir moraine.InodeID) error {
-	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Sync(ctx, dir))
+	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Desk.Sync(ctx, uint64(dir)))
 }
 
 // releaseBatch bounds the inodes in one Release.

@@ -50,13 +50,3 @@ func TestSnapshotThroughAMount(t *testing.T) {
 	require.NoError(t, m.client.RemoveAll(t.Context(), "/data/.snapshots"))
 	require.NoError(t, os.Remove(m.at("data")))
 }
-
-func namesIn(t *testing.T, dir string) (names []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}

@@ -28,7 +28,7 @@ func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	n := d.bear(op, parent, number)
 	made := &change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{Inode: number, At: n.attr.Ctime, Delegate: n.dir != nil,
-		Op: &wire.BatchOp_Create{Create: &wire.Create{Parent: op.Parent, Name: op.Name, Type: op.Type, Mode: op.Mode,
+		Op: &wire.BatchOp_Create{Create: &wire.Create{Parent: op.Parent, Name: op.Name, Type: op.Type, Mode: op.Mode &^ op.Umask,
 			Uid: op.Uid, Gid: op.Gid, Target: op.Target, Exclusive: true, Rdev: op.Rdev}}}}
 	n.made = made
 	l.put(op.Name, entry{number, op.Type})
@@ -72,7 +72,7 @@ func (d *Desk) existing(op *wire.Create, e entry) (*wire.MetaResponse, error) {
 // bear makes the node of a new inode. A directory is delegated from its birth, if there is room.
 func (d *Desk) bear(op *wire.Create, parent *node, number uint64) *node {
 	at := d.times.next(d.Clock.Now())
-	a := &wire.Attr{Inode: number, Type: op.Type, Mode: op.Mode & 0o7777, Uid: d.numbers.owner(op.Uid), Gid: d.numbers.owner(op.Gid), Nlink: 1, Target: op.Target,
+	a := &wire.Attr{Inode: number, Type: op.Type, Mode: op.Mode & 0o7777 &^ op.Umask, Uid: d.numbers.owner(op.Uid), Gid: d.numbers.owner(op.Gid), Nlink: 1, Target: op.Target,
 		Rdev: op.Rdev, Atime: at, Mtime: at, Ctime: at, Parent: parent.attr.Inode, Tenant: parent.attr.Tenant}
 	switch op.Type {
 	case wire.FileType_FILE_TYPE_REGULAR:

@@ -53,10 +53,12 @@ type Conn struct {
 	session atomic.Pointer[Session]
 	// incarnation is the newest incarnation of the metadata that a server has named.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
-	cache       *cache           // nil if disabled
-	desk        *delegation.Desk // nil if nothing is delegated
-	files       Files
-	lister      *lister // nil without a cache
+	cache       *cache // nil if disabled
+	// Desk works in delegated directories; nil if nothing is delegated.
+	Desk *delegation.Desk
+	// Orphans keeps open files that lose their names.
+	Orphans *Orphans
+	lister  *lister // nil without a cache
 	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
 	// revoked is the version of the dialer's list of revoked servers. Both change together, under
@@ -102,16 +104,17 @@ func waitFor(name string, cfg *Config, deps *Deps) limit.Resource {
 func New(cfg Config, deps Deps) *Conn {
 	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
-		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, files: deps.Files,
+		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope,
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
+	m.Orphans = &Orphans{m: m, files: deps.Files}
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
-		m.lister = newLister(m.cache)
+		m.lister = newLister(m)
 	}
 	if m.cache != nil && cfg.Delegation {
-		m.desk = delegation.New(delegation.Deps{Service: delegated{m}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics,
+		m.Desk = delegation.New(delegation.Deps{Service: delegated{m}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics,
 			Waits: waitFor("changes of delegated directories", &cfg, &deps)})
-		m.cache.desk = m.desk
+		m.cache.desk = m.Desk
 	}
 	m.endpointHealth = newEndpointHealth(m)
 	return m
@@ -132,7 +135,7 @@ func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespons
 
 // DoIn is Do that also returns the session under which the service answered.
 func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (resp *wire.MetaResponse, s *Session, err error) {
-	resp, err = m.throughDesk(ctx, req, func() (*wire.MetaResponse, error) {
+	resp, err = throughDesk(ctx, m.Desk, req, func() (*wire.MetaResponse, error) {
 		resp, s, err = m.pastDesk(ctx, req)
 		return resp, err
 	})
@@ -172,7 +175,7 @@ func (m *Conn) pastDesk(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 // DoUnder makes a mutation of something that s owns, under s and no other session. If s has
 // ended the error is SessionExpired, and later requests run under another session.
 func (m *Conn) DoUnder(ctx context.Context, req *wire.MetaRequest, s *Session) (*wire.MetaResponse, error) {
-	return m.throughDesk(ctx, req, func() (*wire.MetaResponse, error) { return m.under(ctx, req, s) })
+	return throughDesk(ctx, m.Desk, req, func() (*wire.MetaResponse, error) { return m.under(ctx, req, s) })
 }
 
 // under is DoUnder for what the desk does not answer.

@@ -11,11 +11,11 @@ import (
 )
 
 // throughDesk lets the desk answer a request, or sends it when what is queued before it has arrived.
-func (m *Conn) throughDesk(ctx context.Context, req *wire.MetaRequest, send func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
-	if resp, done, err := m.desk.Do(ctx, req); done {
+func throughDesk(ctx context.Context, desk *delegation.Desk, req *wire.MetaRequest, send func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+	if resp, done, err := desk.Do(ctx, req); done {
 		return resp, err
 	}
-	end, err := m.desk.Begin(ctx, req)
+	end, err := desk.Begin(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -25,15 +25,6 @@ func (m *Conn) throughDesk(ctx context.Context, req *wire.MetaRequest, send func
 	}
 	return resp, err
 }
-
-// Sync waits until the service has all that the desk did so far. It returns, once, what a change of
-// the inode, or of its names if it is a directory, lost.
-func (m *Conn) Sync(ctx context.Context, inode moraine.InodeID) error {
-	return m.desk.Sync(ctx, uint64(inode))
-}
-
-// Fault returns, once, what a change that the desk did to an inode lost.
-func (m *Conn) Fault(inode moraine.InodeID) error { return m.desk.Fault(uint64(inode)) }
 
 // delegated is the service as a desk needs it.
 type delegated struct{ m *Conn }

@@ -31,13 +31,14 @@ type ahead struct {
 
 // lister lists directories ahead. The mutex of the cache guards what it knows of each.
 type lister struct {
+	m *Conn
 	c *cache
 	// wanted are the directories to list. Nobody waits for room there.
 	wanted chan moraine.InodeID
 }
 
-func newLister(c *cache) *lister {
-	return &lister{c: c, wanted: make(chan moraine.InodeID, listsAtOnce)}
+func newLister(m *Conn) *lister {
+	return &lister{m: m, c: m.cache, wanted: make(chan moraine.InodeID, listsAtOnce)}
 }
 
 // lookedUp records that the look-up of a name in a directory needed a request, and begins to list the
@@ -111,33 +112,33 @@ func (l *leased) namesChanged(now time.Time) {
 	l.ahead = ahead{running: l.ahead.running, changed: now}
 }
 
-// listEachAhead lists directories whose names are looked up one by one, until ctx ends.
-func (m *Conn) listEachAhead(ctx context.Context, run func(func())) {
+// run lists directories whose names are looked up one by one, until ctx ends.
+func (a *lister) run(ctx context.Context, run func(func())) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case dir := <-m.lister.wanted:
-			run(func() { m.listAhead(ctx, dir) })
+		case dir := <-a.wanted:
+			run(func() { a.list(ctx, dir) })
 		}
 	}
 }
 
-// listAhead lists a directory as far as look-ups have paid for it.
-func (m *Conn) listAhead(ctx context.Context, dir moraine.InodeID) {
+// list lists a directory as far as look-ups have paid for it.
+func (a *lister) list(ctx context.Context, dir moraine.InodeID) {
 	for {
-		after, limit := m.lister.next(dir)
+		after, limit := a.next(dir)
 		if limit == 0 {
 			return
 		}
-		r, err := m.ReadDirPage(ctx, dir, after, limit)
+		r, err := a.m.ReadDirPage(ctx, dir, after, limit)
 		if err != nil {
-			m.Log.Debug("a directory could not be listed ahead", "dir", dir, "err", err)
-			m.lister.end(dir)
+			a.m.Log.Debug("a directory could not be listed ahead", "dir", dir, "err", err)
+			a.end(dir)
 			return
 		}
-		m.metrics.ListedAhead.Add(float64(len(r.Entries)))
-		m.lister.got(dir, r)
+		a.m.metrics.ListedAhead.Add(float64(len(r.Entries)))
+		a.got(dir, r)
 	}
 }
 

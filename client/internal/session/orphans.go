@@ -25,6 +25,13 @@ const (
 	maxKeep = 256
 )
 
+// Orphans has the session of a Conn keep open files that lose their names. Its methods may be called
+// concurrently.
+type Orphans struct {
+	m     *Conn
+	files Files
+}
+
 // sawLingered records the last file without a name that a reply named.
 func (s *Session) sawLingered(number uint64) {
 	for {
@@ -38,35 +45,35 @@ func (s *Session) sawLingered(number uint64) {
 // keepOpen has the session keep the open files that others have removed, if the last renewal named
 // a file that lost its name since. The next renewal says that it has done so. Until then the
 // service removes none of them.
-func (m *Conn) keepOpen(ctx context.Context) error {
-	s := m.Current()
+func (o *Orphans) keepOpen(ctx context.Context) error {
+	s := o.m.Current()
 	lingered := s.lingered.Load()
 	if lingered == s.kept.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.term/6) // the renewals must go on
 	defer cancel()
-	if err := m.keep(ctx, s, m.files.Open()); err != nil {
+	if err := o.keep(ctx, s, o.files.Open()); err != nil {
 		return err
 	}
 	s.kept.Store(lingered)
 	return nil
 }
 
-// KeepOrphan has the current session keep an open file if it has no name. Otherwise, and if the file is
-// gone, it does nothing.
-func (m *Conn) KeepOrphan(ctx context.Context, inode moraine.InodeID) error {
-	return m.keep(ctx, m.Current(), []moraine.InodeID{inode})
+// Keep has the current session keep an open file if it has no name. Otherwise, and if the file is gone,
+// it does nothing.
+func (o *Orphans) Keep(ctx context.Context, inode moraine.InodeID) error {
+	return o.keep(ctx, o.m.Current(), []moraine.InodeID{inode})
 }
 
 // keep has a session keep those of the inodes that are files without a name.
-func (m *Conn) keep(ctx context.Context, s *Session, inodes []moraine.InodeID) error {
+func (o *Orphans) keep(ctx context.Context, s *Session, inodes []moraine.InodeID) error {
 	for batch := range slices.Chunk(inodes, maxFind) {
 		find := &wire.FindOrphans{}
 		for _, i := range batch {
 			find.Inodes = append(find.Inodes, uint64(i))
 		}
-		resp, _, err := m.once(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FindOrphans{FindOrphans: find}}, s, false)
+		resp, _, err := o.m.once(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FindOrphans{FindOrphans: find}}, s, false)
 		if err == nil && resp.GetOrphans() == nil {
 			err = retry.BadReply("find orphans")
 		}
@@ -74,12 +81,12 @@ func (m *Conn) keep(ctx context.Context, s *Session, inodes []moraine.InodeID) e
 			return err
 		}
 		for found := range slices.Chunk(resp.GetOrphans().GetInodes(), maxKeep) {
-			_, err := m.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Keep{Keep: &wire.Keep{Inodes: found}}}, s)
+			_, err := o.m.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Keep{Keep: &wire.Keep{Inodes: found}}}, s)
 			may := make([]moraine.InodeID, len(found)) // also after an error: the answer may be lost
 			for n, i := range found {
 				may[n] = moraine.InodeID(i)
 			}
-			m.files.Kept(may)
+			o.files.Kept(may)
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ func (m *Conn) walkFrom(ctx context.Context, from moraine.InodeID, path string, 
 
 // StatInode returns the attributes of an inode. They may be shared and must not be changed.
 func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
-	if a, known, err := m.desk.Attr(ctx, uint64(inode)); known || err != nil {
+	if a, known, err := m.Desk.Attr(ctx, uint64(inode)); known || err != nil {
 		return a, err
 	}
 	if a := m.cache.attr(inode); a != nil {
@@ -68,7 +68,7 @@ func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr
 
 // LookupAt returns the attributes of an entry, or nil if it does not exist.
 func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
-	inode, a, known, err := m.desk.Lookup(ctx, uint64(parent), name)
+	inode, a, known, err := m.Desk.Lookup(ctx, uint64(parent), name)
 	switch {
 	case err != nil || known && (a != nil || inode == 0):
 		return a, err
@@ -90,7 +90,7 @@ func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string
 		return a, nil
 	}
 	if inode := m.cache.hiddenAt(parent, name); inode != 0 {
-		if a, known, err := m.desk.Attr(ctx, inode); known || err != nil {
+		if a, known, err := m.Desk.Attr(ctx, inode); known || err != nil {
 			return a, err
 		}
 	}
@@ -111,7 +111,7 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 	if limit <= 0 || limit > maxReadDirPage {
 		limit = maxReadDirPage
 	}
-	if r, known, err := m.desk.Page(ctx, uint64(dir), after, limit); known || err != nil {
+	if r, known, err := m.Desk.Page(ctx, uint64(dir), after, limit); known || err != nil {
 		return r, err
 	}
 	if r := m.cache.page(dir, after, limit); r != nil {
@@ -132,7 +132,7 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 
 // HasNoXattrs reports whether an inode is known to have no extended attributes.
 func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool {
-	return m.desk.HasNoXattrs(uint64(inode)) || m.cache.hasNoXattrs(inode)
+	return m.Desk.HasNoXattrs(uint64(inode)) || m.cache.hasNoXattrs(inode)
 }
 
 // CacheItems is how many names, attributes and leases are cached now.

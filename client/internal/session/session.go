@@ -55,10 +55,10 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	}
 	running.Go(func() { m.renewEvery(life) })
 	if m.cache != nil {
-		m.desk.Start(life, running)
+		m.Desk.Start(life, running)
 		running.Go(func() { m.keepLeases(life) })
 		running.Go(func() { m.cache.dropEach(life, running.Go) })
-		running.Go(func() { m.listEachAhead(life, running.Go) })
+		running.Go(func() { m.lister.run(life, running.Go) })
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (m *Conn) renewEvery(ctx context.Context) {
 		if err := m.Renew(ctx, false); err != nil && ctx.Err() == nil {
 			m.Log.Warn("the session could not be renewed", "session", moraine.SessionID(m.Current().Id), "err", err)
 		}
-		if err := m.keepOpen(ctx); err != nil && ctx.Err() == nil {
+		if err := m.Orphans.keepOpen(ctx); err != nil && ctx.Err() == nil {
 			m.Log.Warn("the client could not keep the open files that others have removed; it tries again", "err", err)
 		}
 	}

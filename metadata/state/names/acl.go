@@ -17,14 +17,6 @@ import (
 // A list is the value of an extended attribute in the form of Linux (acl_ea_header): a version, then
 // 8 bytes for each entry, all little-endian. Entries are sorted by tag, and those of one tag by id.
 
-const (
-	// AccessACL is the attribute with the list that decides who may use an inode. An inode whose list
-	// says no more than its mode has no such attribute.
-	AccessACL = "system.posix_acl_access"
-	// DefaultACL is that of a directory with the list that new entries inherit.
-	DefaultACL = "system.posix_acl_default"
-)
-
 // Tags of entries.
 const (
 	aclUserObj  = 0x01 // the owner
@@ -52,7 +44,7 @@ type aclEntry struct {
 	id        uint32
 }
 
-func isACL(name string) bool { return name == AccessACL || name == DefaultACL }
+func isACL(name string) bool { return name == record.AccessACL || name == record.DefaultACL }
 
 // decodeACL reads the value of an attribute.
 func decodeACL(b []byte) (acl, error) {
@@ -171,7 +163,7 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 	if n.Typ == record.TypeSymlink {
 		return nil, nil
 	}
-	list, err := storedACL(t, dir, DefaultACL)
+	list, err := storedACL(t, dir, record.DefaultACL)
 	if err != nil {
 		return nil, err
 	}
@@ -181,12 +173,12 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 	}
 	var inherited []*wire.Xattr
 	if n.Typ == record.TypeDirectory {
-		inherited = append(inherited, &wire.Xattr{Name: DefaultACL, Value: list.encode()})
+		inherited = append(inherited, &wire.Xattr{Name: record.DefaultACL, Value: list.encode()})
 	}
 	list.setMode(n.Mode & list.mode(0))
 	n.Mode = list.mode(n.Mode)
 	if !list.isMode() {
-		inherited = append(inherited, &wire.Xattr{Name: AccessACL, Value: list.encode()})
+		inherited = append(inherited, &wire.Xattr{Name: record.AccessACL, Value: list.encode()})
 	}
 	return inherited, nil
 }
@@ -194,12 +186,12 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 // changeMode sets the mode of an inode, and the entries of its list that the mode has.
 func changeMode(t *kvtx.Tx, i *record.Inode, mode uint32) error {
 	i.Mode = mode
-	list, err := storedACL(t, i, AccessACL)
+	list, err := storedACL(t, i, record.AccessACL)
 	if err != nil || list == nil {
 		return err
 	}
 	list.setMode(mode)
-	t.Put(t.K.Xattr(i.Id, AccessACL), record.EncodeXattr(list.encode()))
+	t.Put(t.K.Xattr(i.Id, record.AccessACL), record.EncodeXattr(list.encode()))
 	return nil
 }
 
@@ -211,11 +203,11 @@ func applyACL(i *record.Inode, op *wire.SetXattr) (store bool, err error) {
 		return true, nil
 	case i.Typ == record.TypeSymlink:
 		return false, kvtx.Fail(moraine.Unimplemented, "set attribute", op.GetName(), "a symbolic link has no access control list")
-	case op.GetName() == DefaultACL && i.Typ != record.TypeDirectory:
+	case op.GetName() == record.DefaultACL && i.Typ != record.TypeDirectory:
 		return false, kvtx.Fail(moraine.PermissionDenied, "set attribute", op.GetName(), "only a directory has a default access control list")
 	}
 	list, err := decodeACL(op.GetValue())
-	if err != nil || op.GetName() == DefaultACL {
+	if err != nil || op.GetName() == record.DefaultACL {
 		return true, err
 	}
 	i.Mode = list.mode(i.Mode)
@@ -235,11 +227,11 @@ func CheckACL(i *record.Inode, name string, value []byte) string {
 	switch {
 	case err != nil:
 		return name + " is no valid access control list"
-	case name == DefaultACL && i.Typ != record.TypeDirectory:
+	case name == record.DefaultACL && i.Typ != record.TypeDirectory:
 		return "has a default access control list, and is no directory"
-	case name == AccessACL && list.isMode():
+	case name == record.AccessACL && list.isMode():
 		return "has an access control list that says no more than its mode"
-	case name == AccessACL && list.mode(i.Mode) != i.Mode:
+	case name == record.AccessACL && list.mode(i.Mode) != i.Mode:
 		return "has another mode than its access control list"
 	}
 	return ""

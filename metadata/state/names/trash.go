@@ -18,11 +18,11 @@ import (
 // since the hour's end. What is removed from the trash is removed for good.
 
 const (
-	// TrashOff is the trash of a policy that removes files at once.
-	TrashOff = 1
-	// MinTrashMillis and MaxTrashMillis bound the time for which a trash keeps files.
-	MinTrashMillis = 60_000
-	MaxTrashMillis = 10 * 366 * 24 * hourMillis
+	// trashOff is the trash of a policy that removes files at once.
+	trashOff = 1
+	// minTrashMillis and maxTrashMillis bound the time for which a trash keeps files.
+	minTrashMillis = 60_000
+	maxTrashMillis = 10 * 366 * 24 * hourMillis
 
 	hourMillis = 3_600_000
 )
@@ -112,7 +112,7 @@ func binOf(t *kvtx.Tx, dir *record.Inode) (*bin, error) {
 			return nil, kvtx.Damaged(err)
 		}
 	}
-	if b.millis == 0 || b.millis == TrashOff {
+	if b.millis == 0 || b.millis == trashOff {
 		return nil, nil
 	}
 	last := len(b.below) - 1
