@@ -159,6 +159,9 @@ type times struct {
 const slow = 2000
 
 func (t *times) estimate(now time.Time) int64 {
+	if t.seen == 0 {
+		return 0
+	}
 	elapsed := now.Sub(t.at)
 	return t.seen + int64(elapsed-elapsed/slow)
 }

@@ -22,10 +22,6 @@ func reachOf(req *wire.MetaRequest) reach {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_GetAttr:
 		return reach{reads: []uint64{op.GetAttr.GetInode()}}
-	case *wire.MetaRequest_Lookup:
-		return reach{reads: []uint64{op.Lookup.GetParent()}}
-	case *wire.MetaRequest_ReadDir:
-		return reach{reads: []uint64{op.ReadDir.GetInode()}}
 	case *wire.MetaRequest_GetXattr:
 		return reach{reads: []uint64{op.GetXattr.GetInode()}}
 	case *wire.MetaRequest_GetExtents:
@@ -160,6 +156,12 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 			d.age(inode)
 		}
 	}
+	if op := req.GetRename(); op != nil {
+		d.unbear(resp.GetEntry().GetAttr().GetInode())
+		for _, l := range d.dirs { // the other inode of an exchange may be any of them
+			l.stale = l.stale || op.Exchange
+		}
+	}
 	if gone := resp.GetRemove().GetInode(); gone != 0 {
 		if n := d.nodes[gone]; n != nil {
 			d.end(n)
@@ -211,7 +213,6 @@ func (d *Desk) followRename(l *dir, op *wire.Rename, a *wire.Attr) bool {
 		}
 		l.put(op.NewName, entry{a.Inode, a.Type})
 	}
-	d.unbear(a.Inode)
 	return true
 }
 
