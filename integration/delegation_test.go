@@ -64,8 +64,9 @@ func TestAKilledMountLosesOnlyTheEndOfItsQueue(t *testing.T) {
 		safe.Store(-1)
 		made := make(chan int, 1)
 		go func() { made <- makeNumbered(filepath.Join(m.dir, name), &safe) }()
-		require.Eventually(t, func() bool { return safe.Load() >= 0 }, time.Minute, time.Millisecond)
-		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+		// The directory is delegated once what the kernel was lent of it has ended.
+		require.Eventually(t, func() bool { return safe.Load() >= 1000 }, time.Minute, time.Millisecond)
+		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 		m.kill(t)
 		count, kept := <-made, map[string]int64{}
 		require.NoError(t, other.Walk(t.Context(), "/"+name, func(path string, a client.Attr) error {
