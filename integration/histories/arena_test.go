@@ -275,11 +275,18 @@ func (a arena) without(i int) arena {
 	return a
 }
 
-// keeping is the state in which a client keeps the node at place i, if this is its
-// last name. No operation uses the children of an arena's directory by number.
-func (a arena) keeping(i, by int) arena {
-	n := a.at[i]
-	if i >= slots || n.dir || n.id == 0 || a.links(n) > 1 {
+// nobody is the holder of a file that lingers after its removal, and that no client keeps.
+const nobody = -1
+
+// keeping is the state in which the node at place i stays without a name, if in takes its last one: a
+// client keeps it, or a file lingers. No operation uses the children of an arena's directory by
+// number.
+func (a arena) keeping(i int, in input) arena {
+	n, by := a.at[i], nobody
+	if in.keep {
+		by = in.by
+	}
+	if i >= slots || n.dir || n.id == 0 || a.links(n) > 1 || by == nobody && n.target != "" {
 		return a
 	}
 	at, _ := slices.BinarySearchFunc(a.kept, n.id, func(k keep, id uint64) int { return cmp.Compare(k.n.id, id) })

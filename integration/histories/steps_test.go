@@ -57,17 +57,16 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 	return notFound, a, nil
 }
 
-// applyToKept is apply for a kept file: all may read it, and its holder may change
-// it, or give it a name again.
+// applyToKept is apply for a file without a name. A file gets none again. Its holder may read and change
+// it. So may all others while it lingers, which is a time that the model does not know.
 func (a arena) applyToKept(n *node, by int, in input, out output) (string, arena, func(arena) (bool, arena)) {
-	reads := in.verb == stat || in.verb == getxattr || in.verb == extents
 	switch {
-	case out.err == notFound && !in.calm && in.verb == clone:
-		return notFound, a, nil // or its clone source
-	case out.err == notFound && !in.calm:
-		return notFound, a.let(n), nil
-	case !reads && (by != in.by || out.err == denied && !in.calm):
+	case out.err == notFound && (by == nobody || !in.calm):
+		return notFound, a, nil
+	case out.err == denied && (by != in.by || !in.calm):
 		return denied, a, nil
+	case in.verb == link && n.target == "":
+		return notFound, a, nil
 	}
 	return a.applyTo(n, in, out)
 }
@@ -79,9 +78,9 @@ func (a arena) source(id uint64, in input, out output) (n *node, err string) {
 	}
 	n, by := a.held(id)
 	switch {
-	case n == nil || out.err == notFound && !in.calm:
+	case n == nil || out.err == notFound && (by == nobody || !in.calm):
 		return nil, notFound
-	case by != in.by || out.err == denied && !in.calm:
+	case out.err == denied && (by != in.by || !in.calm):
 		return nil, denied
 	}
 	return n, ""
@@ -222,11 +221,12 @@ func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool
 	if err := a.mayName(i, in); err != "" {
 		return err, a, nil
 	}
-	if in.keep && a.at[i] != nil {
-		a = a.keeping(i, in.by)
+	if a.at[i] != nil {
+		a = a.keeping(i, in)
 	}
 	if in.consume != 0 {
-		a = a.without(slices.Index(a.at[:], gone))
+		j := slices.Index(a.at[:], gone)
+		a = a.keeping(j, input{}).without(j)
 	}
 	a.at[i] = n
 	return "", a, describes(n, out)
@@ -272,8 +272,8 @@ func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) 
 	case a.full(j):
 		return notEmpty, a, nil
 	}
-	if in.keep && to != nil {
-		a = a.keeping(j, in.by)
+	if to != nil {
+		a = a.keeping(j, in)
 	}
 	a.at[j] = nil
 	return "", a.exchanged(i, j), nil
@@ -315,9 +315,7 @@ func (a arena) applyRemove(in input, out output) (string, arena, func(arena) (bo
 
 // removed is without, for an operation that may keep the removed file.
 func (a arena) removed(i int, in input) arena {
-	if in.keep {
-		a = a.keeping(i, in.by)
-	}
+	a = a.keeping(i, in)
 	return a.without(i)
 }
 
