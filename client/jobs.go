@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"path"
 	"slices"
@@ -107,19 +106,6 @@ func wireInodes(ids []moraine.InodeID) []uint64 {
 func (j Jobs) CloneTree(ctx context.Context, src, dst string) (Job, error) {
 	job, err := j.cloneTree(ctx, src, dst, false)
 	return job, retry.Wrap("client.CloneTree", dst, err)
-}
-
-// Snapshot starts a job that makes a snapshot of a directory and all below it, named
-// dir/.snapshots/name; no byte moves. Nothing in it can change: RemoveAll removes it as a whole. It
-// appears when it is whole. Each file in it is as it was at some moment of the job.
-func (j Jobs) Snapshot(ctx context.Context, dir, name string) (Job, error) {
-	all := path.Join(dir, moraine.SnapshotsDir)
-	_, err := j.c.Mkdir(ctx, all, 0o755)
-	if err != nil && !errors.Is(err, moraine.Exists) {
-		return Job{}, err
-	}
-	job, err := j.cloneTree(ctx, dir, path.Join(all, name), true)
-	return job, retry.Wrap("client.Snapshot", dir, err)
 }
 
 func (j Jobs) cloneTree(ctx context.Context, src, dst string, snapshot bool) (Job, error) {

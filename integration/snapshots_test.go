@@ -20,7 +20,10 @@ func snapshotsHold(t *testing.T, env []string) {
 	require.Equal(t, []map[string]any{{"snapshot": top + "/.snapshots/one", "entries": 1.0}}, objects(t, out))
 	works(t, env, "snapshot", "create", top) // named for the time
 	requireRefused(t, invoke(t, env, "snapshot", "create", top, "one"), 1, "snapshot rm")
-	requireRefused(t, invoke(t, env, "snapshot", "create", top, "a/b"), 2, "slash")
+	for _, name := range []string{"..", "", ".", "a/b"} {
+		requireRefused(t, invoke(t, env, "snapshot", "create", top, name), 2, "name alone")
+		requireRefused(t, invoke(t, env, "snapshot", "rm", top, name), 2, "name alone")
+	}
 	requireRefused(t, invoke(t, env, "snapshot", "create", top+"/nope", "one"), 1, "not found")
 
 	all := listing{args: "snapshot ls", keys: "name made bytes path"}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -15,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 // NewSnapshotCommand returns `moraine snapshot`.
@@ -36,24 +36,21 @@ program write to them meanwhile.`,
 
 // made is what `snapshot create` prints.
 type made struct {
-	Snapshot string `json:"snapshot"`
-	Entries  uint64 `json:"entries"`
+	Snapshot jsonname.Name `json:"snapshot"`
+	Entries  uint64        `json:"entries"`
 }
 
 func newCreateCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "create DIR [NAME]",
 		Short: "Make a snapshot; without a name it gets the present time (UTC)",
-		Example: `  moraine snapshot create /datasets/web before-dedup
-  moraine cp -r /datasets/web/` + moraine.SnapshotsDir + `/before-dedup /datasets/web2   # a copy that can be changed`,
+		Example: `  moraine snapshot create moraine:///datasets/web before-dedup
+  moraine cp -r moraine:///datasets/web/` + moraine.SnapshotsDir + `/before-dedup moraine:///datasets/web2   # a copy that can be changed`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := time.Now().UTC().Format("2006-01-02T15.04.05")
 			if len(args) == 2 {
 				name = args[1]
-			}
-			if strings.Contains(name, "/") {
-				return cli.UsageError("snapshot create: %q has a slash: the name of a snapshot is one name in DIR/%s", name, moraine.SnapshotsDir)
 			}
 			return env.Each(cmd.Context(), args[:1], cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
 				m, err := create(cmd.Context(), c, l, name)
@@ -74,7 +71,7 @@ func create(ctx context.Context, c *cli.Connection, l cli.Location, name string)
 		return made{}, fmt.Errorf("%s exists: choose another name, or remove it first (moraine snapshot rm)", to)
 	}
 	if err != nil {
-		return made{}, err
+		return made{}, wrongName(err)
 	}
 	id := j.ID
 	if j, err = c.Jobs().Wait(ctx, id, nil); err != nil {
@@ -83,22 +80,23 @@ func create(ctx context.Context, c *cli.Connection, l cli.Location, name string)
 	if j.State != client.JobDone {
 		return made{}, fmt.Errorf("cannot make %s: %s", to, j.Error)
 	}
-	return made{Snapshot: to.String(), Entries: j.Done}, nil
+	return made{Snapshot: jsonname.Name(to.String()), Entries: j.Done}, nil
 }
 
 // snapshotInfo is what `snapshot ls` prints of a snapshot.
 type snapshotInfo struct {
-	Name  string    `json:"name"`
-	Made  time.Time `json:"made"`
-	Bytes uint64    `json:"bytes"`
-	Path  string    `json:"path"`
+	Name  jsonname.Name `json:"name"`
+	Made  time.Time     `json:"made"`
+	Bytes uint64        `json:"bytes"`
+	Path  jsonname.Name `json:"path"`
 }
 
 func newLsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "ls DIR...",
-		Short: "List the snapshots of directories",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "ls DIR...",
+		Short:   "List the snapshots of directories",
+		Example: `  moraine snapshot ls moraine:///datasets/web`,
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var all []snapshotInfo
 			err := env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
@@ -132,7 +130,7 @@ func list(ctx context.Context, c *cli.Connection, l cli.Location) ([]snapshotInf
 		if !e.Attr.IsDir() {
 			continue
 		}
-		s := snapshotInfo{Name: e.Name, Made: e.Attr.ChangeTime().UTC(), Path: l.Join(moraine.SnapshotsDir).Join(e.Name).String()}
+		s := snapshotInfo{Name: jsonname.Name(e.Name), Made: e.Attr.ChangeTime().UTC(), Path: jsonname.Name(l.Join(moraine.SnapshotsDir).Join(e.Name).String())}
 		if u, err := c.Quotas().Usage(ctx, e.Attr.Inode()); err == nil {
 			s.Bytes = u.Usage.Bytes
 		}
@@ -143,22 +141,27 @@ func list(ctx context.Context, c *cli.Connection, l cli.Location) ([]snapshotInf
 
 func newRmCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm DIR NAME...",
-		Short: "Remove snapshots",
-		Args:  cobra.MinimumNArgs(2),
+		Use:     "rm DIR NAME...",
+		Short:   "Remove snapshots",
+		Example: `  moraine snapshot rm moraine:///datasets/web before-dedup`,
+		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.Each(cmd.Context(), args[:1], cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
 				for _, name := range args[1:] {
-					p := path.Join(l.Path, moraine.SnapshotsDir, path.Base(name))
-					if _, err := c.Lstat(cmd.Context(), p); err != nil {
-						return err
-					}
-					if err := c.RemoveAll(cmd.Context(), p); err != nil {
-						return err
+					if err := c.RemoveSnapshot(cmd.Context(), l.Path, name); err != nil {
+						return wrongName(err)
 					}
 				}
 				return nil
 			})
 		},
 	}
+}
+
+// wrongName makes an error in the command line of the refusal of a name.
+func wrongName(err error) error {
+	if errors.Is(err, moraine.InvalidArgument) {
+		return cli.UsageError("%v", err)
+	}
+	return err
 }
