@@ -37,21 +37,34 @@ const (
 	MaxSymlinkLen = 4095
 )
 
-// UploadsDir is the directory of a bucket in which the S3 endpoint keeps the parts of
-// incomplete uploads. They are no files yet: a job for a directory above it neither flushes nor
-// stages them.
-const UploadsDir = ".moraine.uploads"
-
-// Directories that listings of a mount and of the S3 endpoint omit, and into which no clone, flush
-// or stage of a tree goes.
+// Directories that the system makes, each where it is needed. A file or link of such a name is like
+// any other.
 const (
+	// UploadsDir is the directory of a bucket in which the S3 endpoint keeps the parts of
+	// incomplete uploads. They are no files yet.
+	UploadsDir = ".moraine.uploads"
 	// SnapshotsDir has the snapshots of the directory above it.
 	SnapshotsDir = ".snapshots"
 	// TrashDir has what was removed below the directory above it, if a policy there keeps that.
 	TrashDir = ".trash"
 )
 
-// IsHidden reports whether a name is that of a directory which listings omit.
-func IsHidden(name string) bool {
-	return name == SnapshotsDir || name == TrashDir || name == UploadsDir
-}
+// IsReserved reports whether directories of a name are the system's. A clone, flush or stage of a tree
+// does not go into them, and what is removed there does not go to the trash.
+func IsReserved(name string) bool { return IsHidden(name) || name == UploadsDir }
+
+// IsHidden reports whether listings of a mount and of the S3 endpoint omit directories of a name.
+// Who names one gets it.
+func IsHidden(name string) bool { return name == SnapshotsDir || name == TrashDir }
+
+// Extended attributes that are access control lists.
+const (
+	// AccessACL has the list that decides who may use an inode. An inode whose list says no more than
+	// its mode has no such attribute.
+	AccessACL = "system.posix_acl_access"
+	// DefaultACL is that of a directory, with the list that new entries inherit.
+	DefaultACL = "system.posix_acl_default"
+)
+
+// IsACL reports whether an extended attribute is an access control list.
+func IsACL(name string) bool { return name == AccessACL || name == DefaultACL }

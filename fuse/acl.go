@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/morainefs/moraine"
+
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 )
 
@@ -14,19 +16,12 @@ import (
 // a list with the attributes of its inode, and so when a loan ends (names.go). The metadata service
 // keeps list and mode equal, and inherits lists.
 
-const (
-	accessACL  = "system.posix_acl_access"
-	defaultACL = "system.posix_acl_default"
-)
-
-func isACL(name string) bool { return name == accessACL || name == defaultACL }
-
 // setACL sets an access control list. The kernel has checked that the caller may.
 func (fs *fileSystem) setACL(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	clear := false
-	if name == accessACL {
+	if name == moraine.AccessACL {
 		var err error
 		if clear, err = fs.losesSetgid(ctx, &in.InHeader); err != nil {
 			return nodeStatus(err)

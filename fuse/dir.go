@@ -162,7 +162,7 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		for i := range page.Len() {
 			e := page.Entry(i)
 			after = e.Name
-			if moraine.IsHidden(e.Name) && e.Name != moraine.UploadsDir {
+			if e.Attr.IsDir() && moraine.IsHidden(e.Name) {
 				continue // programs that copy a tree do not copy its snapshots and its trash
 			}
 			if skip > 0 {

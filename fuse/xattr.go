@@ -15,7 +15,7 @@ import (
 // implement, such as capabilities of programs. It is better not to store what is not
 // enforced.
 func refused(name string) bool {
-	return strings.HasPrefix(name, "system.") && !isACL(name) || name == "security.capability"
+	return strings.HasPrefix(name, "system.") && !moraine.IsACL(name) || name == "security.capability"
 }
 
 // GetXAttr implements gofuse.RawFileSystem.
@@ -66,7 +66,7 @@ func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, na
 	if refused(name) {
 		return gofuse.ENOTSUP
 	}
-	if isACL(name) {
+	if moraine.IsACL(name) {
 		return fs.setACL(cancel, in, name, value)
 	}
 	mode := client.XattrAny
@@ -98,7 +98,7 @@ func (fs *fileSystem) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, n
 	ctx, done := fs.request(cancel, in)
 	defer done()
 	err := fs.client.Xattrs().Remove(ctx, fs.inode(in.NodeId), name)
-	if isACL(name) && errors.Is(err, moraine.NoAttribute) {
+	if moraine.IsACL(name) && errors.Is(err, moraine.NoAttribute) {
 		return gofuse.OK // as on a local disk
 	}
 	return nodeStatus(err)

@@ -189,7 +189,7 @@ func (d *dirWalk) lookup(name string) error {
 // waits. A name that is not UTF-8 is no key (parseKey). XML cannot hold it, and clients
 // of S3 fail on the whole page that has it in the encoding of a URL.
 func (d *dirWalk) entry(name string, attr client.Attr) error {
-	if moraine.IsHidden(name) && (name != uploadsDir || d.at == "") || !strings.HasPrefix(name, d.partial) || !utf8.ValidString(name) {
+	if attr.IsDir() && moraine.IsHidden(name) || d.at == "" && name == uploadsDir || !strings.HasPrefix(name, d.partial) || !utf8.ValidString(name) {
 		return nil
 	}
 	if err := d.enter(name); err != nil {

@@ -168,6 +168,33 @@ func TestWhatIsNotDelegated(t *testing.T) {
 	b.replays()
 }
 
+// A directory with a trash is not delegated: removals make entries in it. Below a policy of another
+// tenant that is the highest directory of the tenant.
+func TestADirectoryWithATrashIsNotDelegated(t *testing.T) {
+	b := newBench(t)
+	c := b.open(leased)
+	tenant := b.ok(c.create(&wire.Create{Parent: c.root, Name: "tenant", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Tenant: "t"})).GetEntry().GetAttr().GetInode()
+	sub, beside := c.mkdir(tenant, "sub"), c.mkdir(c.root, "beside")
+	off, own := c.mkdir(tenant, "off"), c.mkdir(tenant, "own")
+	c.ok(c.setTrash(c.root, hourMillis))
+	c.ok(c.setTrash(off, 1))
+	c.ok(c.setTrash(own, hourMillis))
+	for inode, want := range map[uint64]bool{c.root: false, tenant: false, own: false, sub: true, beside: true, off: true} {
+		if r := c.delegate(inode, 0); r.Delegated != want || (r.Why == "") != want {
+			t.Errorf("inode %d, want %t: %v", inode, want, r)
+		}
+	}
+	f := c.mkfile(sub, "f")
+	c.ok(c.remove(&wire.Remove{Parent: sub, Name: "f"}))
+	c.in(c.hour("/tenant")+"/sub/f", f)
+	c.ok(c.setTrash(c.root, 0))
+	if r := c.delegate(tenant, 0); !r.Delegated {
+		t.Errorf("without the policy: %s", r.Why)
+	}
+	b.check()
+	b.replays()
+}
+
 // The cleanup of a session takes a bounded number of directories with each command. What remains
 // delays nobody, and the end of a directory ends its delegation.
 func TestDelegationsOfEndedSessions(t *testing.T) {

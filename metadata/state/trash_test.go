@@ -97,6 +97,21 @@ func TestTrash(t *testing.T) {
 	if c.exists(hour + "/a/empty") {
 		t.Error("an empty directory is in the trash")
 	}
+	c.mkdir(a, "empty")
+	c.ok(c.removeTree(a, "empty"))
+	if c.exists(hour+"/a/empty") || c.exists("/top/a/empty") {
+		t.Error("the removal of an empty tree has put it in the trash, or left it")
+	}
+	hidden := c.mkfile(a, ".trash")
+	c.ok(c.remove(&wire.Remove{Parent: a, Name: ".trash"}))
+	c.in(hour+"/a/.trash", hidden) // a file of this name is like any other
+	used := c.usage(top)
+	kept := c.file(a, "kept", 100)
+	c.ok(c.remove(&wire.Remove{Parent: a, Name: "kept"}))
+	c.in(hour+"/a/kept", kept)
+	if now := c.usage(top); now[0] != used[0]+100 || now[1] != used[1]+1 {
+		t.Errorf("the directory uses %v with a file of 100 bytes more in its trash, %v before", now, used)
+	}
 
 	c.ok(c.setTrash(c.mkdir(top, "off"), 1))
 	c.mkfile(c.walkTo("/top/off"), "y")

@@ -169,10 +169,6 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 	}
 }
 
-// defaultACL is the attribute of a directory with the access control list that new entries inherit. The
-// desk does not know the rules of such lists: the service delegates no directory that has one.
-const defaultACL = "system.posix_acl_default"
-
 // followIn brings the names of a directory to what a request did. It returns false if it cannot.
 func (d *Desk) followIn(l *dir, req *wire.MetaRequest, resp *wire.MetaResponse, err error) bool {
 	if err != nil {
@@ -192,7 +188,7 @@ func (d *Desk) followIn(l *dir, req *wire.MetaRequest, resp *wire.MetaResponse, 
 		return d.followRename(l, op.Rename, a)
 	case *wire.MetaRequest_SetAttr:
 	case *wire.MetaRequest_SetXattr:
-		return op.SetXattr.Name != defaultACL // from now on new entries inherit it
+		return op.SetXattr.Name != moraine.DefaultACL // from now on new entries inherit it, by rules that the desk does not know
 	default: // a commit with a name
 		return false
 	}

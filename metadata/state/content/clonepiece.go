@@ -109,7 +109,7 @@ func cloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 			return nil
 		}
 		row.Last = name
-		if moraine.IsHidden(name) {
+		if entries[n].Typ == record.TypeDirectory && moraine.IsReserved(name) {
 			continue
 		}
 		if err := cloneEntry(t, j, c, into, name, entries[n], stop); err != nil {

@@ -93,10 +93,10 @@ func whyNot(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) (string, error
 			return "the directory is delegated to another session", err
 		}
 	}
-	if p, err := tree.Policy(&t.View, dir); err != nil || p.TrashMillis != 0 {
-		return "a policy decides on a trash in the directory", err // removals make entries in it
+	if trash, err := tree.TrashOf(&t.View, dir); err != nil || trash != nil && trash.Top.Id == dir.Id {
+		return "the directory has a trash", err // removals make entries in it
 	}
-	if _, inherits, err := t.Get(t.K.Xattr(dir.Id, record.DefaultACL)); err != nil || inherits {
+	if _, inherits, err := t.Get(t.K.Xattr(dir.Id, moraine.DefaultACL)); err != nil || inherits {
 		return "new entries inherit an access control list", err
 	}
 	limited, err := hasQuota(&t.View, dir.Id)

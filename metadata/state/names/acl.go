@@ -44,8 +44,6 @@ type aclEntry struct {
 	id        uint32
 }
 
-func isACL(name string) bool { return name == record.AccessACL || name == record.DefaultACL }
-
 // decodeACL reads the value of an attribute.
 func decodeACL(b []byte) (acl, error) {
 	if len(b) < aclHeader || (len(b)-aclHeader)%aclEntryLen != 0 || binary.LittleEndian.Uint32(b) != aclVersion {
@@ -154,7 +152,11 @@ func storedACL(t *kvtx.Tx, i *record.Inode, name string) (acl, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodeACL(value)
+	list, err := decodeACL(value)
+	if err != nil {
+		return nil, kvtx.Corrupt("access control list", i.Id.String(), "the attribute %s: %w", name, err)
+	}
+	return list, nil
 }
 
 // inheritACL gives an inode that is to be made in dir the mode and the lists that it inherits, and
@@ -163,7 +165,7 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 	if n.Typ == record.TypeSymlink {
 		return nil, nil
 	}
-	list, err := storedACL(t, dir, record.DefaultACL)
+	list, err := storedACL(t, dir, moraine.DefaultACL)
 	if err != nil {
 		return nil, err
 	}
@@ -173,12 +175,12 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 	}
 	var inherited []*wire.Xattr
 	if n.Typ == record.TypeDirectory {
-		inherited = append(inherited, &wire.Xattr{Name: record.DefaultACL, Value: list.encode()})
+		inherited = append(inherited, &wire.Xattr{Name: moraine.DefaultACL, Value: list.encode()})
 	}
 	list.setMode(n.Mode & list.mode(0))
 	n.Mode = list.mode(n.Mode)
 	if !list.isMode() {
-		inherited = append(inherited, &wire.Xattr{Name: record.AccessACL, Value: list.encode()})
+		inherited = append(inherited, &wire.Xattr{Name: moraine.AccessACL, Value: list.encode()})
 	}
 	return inherited, nil
 }
@@ -186,12 +188,12 @@ func inheritACL(t *kvtx.Tx, n, dir *record.Inode, umask uint32) ([]*wire.Xattr, 
 // changeMode sets the mode of an inode, and the entries of its list that the mode has.
 func changeMode(t *kvtx.Tx, i *record.Inode, mode uint32) error {
 	i.Mode = mode
-	list, err := storedACL(t, i, record.AccessACL)
+	list, err := storedACL(t, i, moraine.AccessACL)
 	if err != nil || list == nil {
 		return err
 	}
 	list.setMode(mode)
-	t.Put(t.K.Xattr(i.Id, record.AccessACL), record.EncodeXattr(list.encode()))
+	t.Put(t.K.Xattr(i.Id, moraine.AccessACL), record.EncodeXattr(list.encode()))
 	return nil
 }
 
@@ -199,15 +201,15 @@ func changeMode(t *kvtx.Tx, i *record.Inode, mode uint32) error {
 // left to store: the list says no more than the mode.
 func applyACL(i *record.Inode, op *wire.SetXattr) (store bool, err error) {
 	switch {
-	case !isACL(op.GetName()) || op.GetRemove():
+	case !moraine.IsACL(op.GetName()) || op.GetRemove():
 		return true, nil
 	case i.Typ == record.TypeSymlink:
 		return false, kvtx.Fail(moraine.Unimplemented, "set attribute", op.GetName(), "a symbolic link has no access control list")
-	case op.GetName() == record.DefaultACL && i.Typ != record.TypeDirectory:
+	case op.GetName() == moraine.DefaultACL && i.Typ != record.TypeDirectory:
 		return false, kvtx.Fail(moraine.PermissionDenied, "set attribute", op.GetName(), "only a directory has a default access control list")
 	}
 	list, err := decodeACL(op.GetValue())
-	if err != nil || op.GetName() == record.DefaultACL {
+	if err != nil || op.GetName() == moraine.DefaultACL {
 		return true, err
 	}
 	i.Mode = list.mode(i.Mode)
@@ -220,18 +222,18 @@ func applyACL(i *record.Inode, op *wire.SetXattr) (store bool, err error) {
 // CheckACL returns what is wrong with an attribute of an inode as its access control list; empty if
 // nothing is, or it is another attribute.
 func CheckACL(i *record.Inode, name string, value []byte) string {
-	if !isACL(name) {
+	if !moraine.IsACL(name) {
 		return ""
 	}
 	list, err := decodeACL(value)
 	switch {
 	case err != nil:
 		return name + " is no valid access control list"
-	case name == record.DefaultACL && i.Typ != record.TypeDirectory:
+	case name == moraine.DefaultACL && i.Typ != record.TypeDirectory:
 		return "has a default access control list, and is no directory"
-	case name == record.AccessACL && list.isMode():
+	case name == moraine.AccessACL && list.isMode():
 		return "has an access control list that says no more than its mode"
-	case name == record.AccessACL && list.mode(i.Mode) != i.Mode:
+	case name == moraine.AccessACL && list.mode(i.Mode) != i.Mode:
 		return "has another mode than its access control list"
 	}
 	return ""

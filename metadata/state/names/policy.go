@@ -19,7 +19,7 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 	}
 	w := op.GetPolicy()
 	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign(), TrashMillis: w.GetTrashMillis()}
-	if m := p.TrashMillis; m > trashOff && (m < minTrashMillis || m > maxTrashMillis) {
+	if m := p.TrashMillis; m > tree.TrashOff && (m < minTrashMillis || m > maxTrashMillis) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "a trash keeps files for %d ms at least and %d ms at most, not %d", minTrashMillis, uint64(maxTrashMillis), m)
 	}
 	if p.Foreign < 0 || p.Foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
@@ -80,7 +80,7 @@ func policyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaRespon
 	}
 	p.Flush = cmp.Or(p.Flush, wire.FlushPolicy_FLUSH_POLICY_NEVER)
 	p.Foreign = cmp.Or(p.Foreign, wire.ForeignPolicy_FOREIGN_POLICY_REFUSE)
-	p.TrashMillis = cmp.Or(p.TrashMillis, trashOff)
+	p.TrashMillis = cmp.Or(p.TrashMillis, tree.TrashOff)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
 }
 

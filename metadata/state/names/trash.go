@@ -18,8 +18,6 @@ import (
 // since the hour's end. What is removed from the trash is removed for good.
 
 const (
-	// trashOff is the trash of a policy that removes files at once.
-	trashOff = 1
 	// minTrashMillis and maxTrashMillis bound the time for which a trash keeps files.
 	minTrashMillis = 60_000
 	maxTrashMillis = 10 * 366 * 24 * hourMillis
@@ -45,25 +43,26 @@ func Lose(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode, keep 
 }
 
 // ToTrash moves child, the only name of which is in dir, to the trash. It returns false if the
-// policy there has none, or child is a checkpoint or has some below it.
+// policy there has none, or child is an empty directory, a checkpoint, or has some below it.
 func ToTrash(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) (kept bool, err error) {
-	if t.Count[record.CPolicies] == 0 || child.Sealed || moraine.IsHidden(name) {
+	isDir := child.Typ == record.TypeDirectory
+	if t.Count[record.CPolicies] == 0 || child.Sealed || isDir && (child.Entries == 0 || moraine.IsReserved(name)) {
 		return false, nil
 	}
-	b, err := binOf(t, dir)
+	b, err := tree.TrashOf(&t.View, dir)
 	if err != nil || b == nil {
 		return false, err
 	}
-	if child.Typ == record.TypeDirectory {
+	if isDir {
 		if n, err := StepsBelow(t, child); n > 0 || err != nil {
 			return false, err
 		}
 	}
-	into, err := b.place(t)
+	into, err := trashPlace(t, b)
 	if err != nil {
 		return false, err
 	}
-	if child.Typ == record.TypeDirectory {
+	if isDir {
 		err := usage.FitsBelow(t, into.Id, child.Id)
 		if kvtx.IsAnswer(err) {
 			return false, nil // it would be too deep there
@@ -83,64 +82,29 @@ func ToTrash(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) (k
 	return true, nil
 }
 
-// bin is the trash for what is in one directory.
-type bin struct {
-	top    *record.Inode   // its policy has the trash, or it is the highest directory of the tenant below that
-	millis uint64          // for how long the trash keeps files
-	below  []*record.Inode // the directories from top to that directory, without top, the lowest first
-}
-
-// binOf returns the trash for what is in dir; nil if there is none.
-func binOf(t *kvtx.Tx, dir *record.Inode) (*bin, error) {
-	b := &bin{}
-	for at := dir; ; {
-		if moraine.IsHidden(at.Name) || len(b.below) > kvtx.MaxDepth-2 {
-			return nil, nil
-		}
-		p, err := tree.Policy(&t.View, at)
-		if err != nil {
-			return nil, err
-		}
-		if at.Tenant == dir.Tenant {
-			b.below = append(b.below, at)
-		}
-		if p.TrashMillis != 0 || at.Parent == 0 {
-			b.millis = p.TrashMillis
-			break
-		}
-		if at, err = tree.ReadInode(&t.View, at.Parent); err != nil {
-			return nil, kvtx.Damaged(err)
-		}
+// trashPlace returns the directory of a trash in which the files of its directory go, and makes it.
+func trashPlace(t *kvtx.Tx, b *tree.Trash) (*record.Inode, error) {
+	top, err := tree.Inode(t, b.Top.Id)
+	if err != nil {
+		return nil, err
 	}
-	if b.millis == 0 || b.millis == trashOff {
-		return nil, nil
-	}
-	last := len(b.below) - 1
-	var err error
-	b.top, err = tree.Inode(t, b.below[last].Id)
-	b.below = b.below[:last]
-	return b, err
-}
-
-// place returns the directory of the trash in which the bin's files go, and makes it.
-func (b *bin) place(t *kvtx.Tx) (*record.Inode, error) {
-	at, _, err := subdirectory(t, b.top, moraine.TrashDir, b.top)
+	at, _, err := subdirectory(t, top, moraine.TrashDir, top)
 	if err != nil {
 		return nil, err
 	}
 	hour := record.HourName(t.Now)
-	at, made, err := subdirectory(t, at, hour, b.top)
+	at, made, err := subdirectory(t, at, hour, top)
 	if err != nil {
 		return nil, err
 	}
 	if made {
-		if _, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_EMPTY_TRASH, Subject: record.Clip(b.top.Name+"/"+moraine.TrashDir+"/"+hour, moraine.MaxNameLen),
-			Target: uint64(at.Id), After: t.ClusterTime() + b.millis + hourMillis}); err != nil {
+		if _, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_EMPTY_TRASH, Subject: record.Clip(top.Name+"/"+moraine.TrashDir+"/"+hour, moraine.MaxNameLen),
+			Target: uint64(at.Id), After: t.ClusterTime() + b.Millis + hourMillis}); err != nil {
 			return nil, err
 		}
 	}
-	for i := len(b.below) - 1; i >= 0; i-- {
-		if at, _, err = subdirectory(t, at, b.below[i].Name, b.below[i]); err != nil {
+	for i := len(b.Below) - 1; i >= 0; i-- {
+		if at, _, err = subdirectory(t, at, b.Below[i].Name, b.Below[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -24,7 +24,7 @@ func checkXattr(op *wire.SetXattr) error {
 		return kvtx.Fail(moraine.InvalidArgument, "set attribute", name, "a name must not be empty or contain NUL")
 	case len(name) > moraine.MaxNameLen:
 		return kvtx.Fail(moraine.NameTooLong, "set attribute", name, "the name has %d bytes, %d at most", len(name), moraine.MaxNameLen)
-	case strings.HasPrefix(name, "system.") && !isACL(name):
+	case strings.HasPrefix(name, "system.") && !moraine.IsACL(name):
 		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "of the attributes of the system, the store has access control lists only")
 	case len(op.GetValue()) > MaxXattrBytes:
 		return kvtx.Fail(moraine.TooLarge, "set attribute", name, "the value has %d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
@@ -38,7 +38,7 @@ func checkXattrs(all []*wire.Xattr) error {
 		if err := checkXattr(&wire.SetXattr{Name: x.GetName(), Value: x.GetValue()}); err != nil {
 			return err
 		}
-		if isACL(x.GetName()) {
+		if moraine.IsACL(x.GetName()) {
 			return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "a create inherits access control lists: set others afterwards")
 		}
 		for _, before := range all[:n] {

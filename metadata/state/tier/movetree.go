@@ -82,7 +82,7 @@ func listTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 	}
 	for n, name := range names {
 		if entries[n].Typ == record.TypeDirectory {
-			if moraine.IsHidden(name) {
+			if moraine.IsReserved(name) {
 				continue
 			}
 			t.Put(t.K.TreeDir(j.Id, entries[n].Inode), record.EncodeText(record.JobVersion, ""))

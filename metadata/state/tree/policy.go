@@ -37,7 +37,7 @@ func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
 			return record.Policy{}, err
 		}
 		p.Inherit(own)
-		if moraine.IsHidden(dir.Name) {
+		if moraine.IsReserved(dir.Name) {
 			p.Inherit(record.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 		}
 		at = dir.Parent

@@ -272,7 +272,7 @@ func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 		case e.Attr.IsSpecial():
 			c.skip(l.Join(e.Name))
 			continue
-		case moraine.IsHidden(e.Name) && e.Name != moraine.UploadsDir:
+		case e.Attr.IsDir() && moraine.IsHidden(e.Name):
 			continue
 		}
 		names = append(names, e.Name)
