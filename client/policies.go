@@ -23,8 +23,8 @@ type Policy struct {
 	// Scheme is that of new stripes.
 	Scheme  moraine.Scheme
 	Foreign ForeignPolicy
-	// Trash is how long removed files stay in the trash, a minute at least. TrashOff: they do not
-	// go there.
+	// Trash is how long removed files stay in the trash, a minute at least, in milliseconds; a part
+	// of one is cut off. TrashOff: they do not go there. 0, or less than a millisecond: inherited.
 	Trash time.Duration
 	// checkpoint is the part for checkpoints, which package ckpt shows and sets. Get returns it and Set
 	// passes it on.

@@ -53,7 +53,8 @@ type Config struct {
 	// ReadOnly mounts read-only.
 	ReadOnly bool
 	// NoXattrs mounts without extended attributes. The kernel then does not request them, which
-	// programs like ls do twice for each file.
+	// programs like ls do twice for each file. Access control lists are attributes too: such a mount
+	// neither shows nor sets them, and decides by mode, owner and group alone.
 	NoXattrs bool
 	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
 	// client's commits. fsync waits for nvme, and so does a write to a file opened

@@ -45,5 +45,9 @@ func snapshotsHold(t *testing.T, env []string) {
 	works(t, env, "snapshot", "rm", top, "one")
 	requireRefused(t, invoke(t, env, "snapshot", "rm", top, "one"), 1, "not found")
 	require.Len(t, objects(t, works(t, env, "snapshot", "ls", top, "--json")), 1)
+
+	for _, args := range [][]string{{"cp", fileOf(t, 10), top + "/caf\xe9"}, {"snapshot", "create", top, "caf\xe9"}, {"snapshot", "ls", top}} {
+		require.Contains(t, string(works(t, env, append(args, "--json")...)), `caf\udce9"`, "%q", args)
+	}
 	works(t, env, "rm", "-r", top, top+"-copy")
 }

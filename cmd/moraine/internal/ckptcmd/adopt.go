@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt/adopt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
@@ -97,9 +98,9 @@ const inherit = "inherit"
 
 // adoptPolicy is what `ckpt adopt --always` prints.
 type adoptPolicy struct {
-	Path   string  `json:"path"`
-	Format string  `json:"format"` // dcp, megatron, hf, never or inherit
-	Quiet  float64 `json:"quiet_seconds,omitempty"`
+	Path   jsonname.Name `json:"path"`
+	Format string        `json:"format"` // dcp, megatron, hf, never or inherit
+	Quiet  float64       `json:"quiet_seconds,omitempty"`
 }
 
 func adoptAlways(ctx context.Context, env *cli.Env, l cli.Location, format string, quiet time.Duration) error {
@@ -123,7 +124,7 @@ func adoptAlways(ctx context.Context, env *cli.Env, l cli.Location, format strin
 		return cli.Named(err, l, attr.Inode())
 	}
 	if env.Global.JSON {
-		return cli.PrintJSON(env.Out, adoptPolicy{l.String(), format, quiet.Seconds()})
+		return cli.PrintJSON(env.Out, adoptPolicy{jsonname.Name(l.String()), format, quiet.Seconds()})
 	}
 	switch f {
 	case "":

@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/bucketflags"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/filecmd"
+	"github.com/morainefs/moraine/internal/jsonname"
 )
 
 // exportOptions are the flags of `ckpt export`.
@@ -24,13 +25,13 @@ type exportOptions struct {
 
 // exported is what `ckpt export --json` prints.
 type exported struct {
-	Step    uint64 `json:"step"`
-	Attempt uint32 `json:"attempt"`
-	Files   int    `json:"files"`
-	Shards  int    `json:"shards"`
-	Tensors int    `json:"tensors"`
-	Bytes   int64  `json:"bytes"`
-	To      string `json:"to"`
+	Step    uint64        `json:"step"`
+	Attempt uint32        `json:"attempt"`
+	Files   int           `json:"files"`
+	Shards  int           `json:"shards"`
+	Tensors int           `json:"tensors"`
+	Bytes   int64         `json:"bytes"`
+	To      jsonname.Name `json:"to"`
 }
 
 func newCkptExportCommand(env *cli.Env) *cobra.Command {
@@ -103,7 +104,7 @@ func ckptExport(ctx context.Context, env *cli.Env, l cli.Location, to string, o 
 
 func reportExport(env *cli.Env, l cli.Location, k *ckpt.Checkpoint, e *huggingface.Export, to string) error {
 	if env.Global.JSON {
-		return cli.PrintJSON(env.Out, exported{Step: k.Info.Step, Attempt: k.Info.Attempt, Files: len(e.Files), Shards: e.Shards, Tensors: e.Tensors, Bytes: e.TensorBytes, To: to})
+		return cli.PrintJSON(env.Out, exported{Step: k.Info.Step, Attempt: k.Info.Attempt, Files: len(e.Files), Shards: e.Shards, Tensors: e.Tensors, Bytes: e.TensorBytes, To: jsonname.Name(to)})
 	}
 	env.Note("step %d of %s: %s, %s, in %s of %s", k.Info.Step, l, cli.CountOf(e.Tensors, "tensor"), cli.Size(uint64(e.TensorBytes)), cli.CountOf(len(e.Files), "file"), to)
 	return nil

@@ -11,23 +11,24 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
 // stepRow is what `ckpt ls` prints of a step.
 type stepRow struct {
-	Attempt   uint32    `json:"attempt"`
-	Step      uint64    `json:"step"`
-	State     string    `json:"state"`
-	Level     string    `json:"level"`
-	Ranks     string    `json:"ranks"`
-	Bytes     uint64    `json:"bytes"`
-	Committed time.Time `json:"committed,omitzero"`
-	Path      string    `json:"path,omitempty"`
-	Degraded  uint64    `json:"degraded_stripes"`
-	Protects  uint32    `json:"protects"`
-	Missing   []uint32  `json:"missing,omitempty"`
-	Reason    string    `json:"reason,omitempty"`
+	Attempt   uint32        `json:"attempt"`
+	Step      uint64        `json:"step"`
+	State     string        `json:"state"`
+	Level     string        `json:"level"`
+	Ranks     string        `json:"ranks"`
+	Bytes     uint64        `json:"bytes"`
+	Committed time.Time     `json:"committed,omitzero"`
+	Path      jsonname.Name `json:"path,omitempty"`
+	Degraded  uint64        `json:"degraded_stripes"`
+	Protects  uint32        `json:"protects"`
+	Missing   []uint32      `json:"missing,omitempty"`
+	Reason    string        `json:"reason,omitempty"`
 	// Reached has when a committed step first had each level.
 	Reached map[string]time.Time `json:"reached,omitempty"`
 	Mark    string               `json:"mark,omitempty"`
@@ -61,7 +62,7 @@ func describeUnder(s ckpt.StepInfo, p ckpt.Policy) stepRow {
 func describeStep(s ckpt.StepInfo) stepRow {
 	row := stepRow{
 		Attempt: s.Attempt, Step: s.Step, State: string(s.State), Level: s.Level.String(), Bytes: s.Bytes,
-		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: s.Path, Degraded: s.Degraded, Protects: s.Protects,
+		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: jsonname.Name(s.Path), Degraded: s.Degraded, Protects: s.Protects,
 		Missing: s.Missing, Reason: s.Reason, Reached: map[string]time.Time{},
 		Mark: string(s.Mark), Note: s.Note, Tags: s.Tags, Pinned: s.Pinned,
 	}
@@ -127,17 +128,17 @@ func newCkptListCommand(env *cli.Env) *cobra.Command {
 
 func pathAndReason(s stepRow) string {
 	if s.Path != "" && s.Reason != "" {
-		return s.Path + ": " + s.Reason
+		return string(s.Path) + ": " + s.Reason
 	}
-	return s.Path + s.Reason
+	return string(s.Path) + s.Reason
 }
 
 // runRow is what `ckpt ls` prints of a run.
 type runRow struct {
-	Name      string `json:"name"`
-	Attempt   uint32 `json:"attempt"`
-	Launch    string `json:"launch"`
-	Committed uint64 `json:"committed_steps"`
+	Name      jsonname.Name `json:"name"`
+	Attempt   uint32        `json:"attempt"`
+	Launch    string        `json:"launch"`
+	Committed uint64        `json:"committed_steps"`
 }
 
 func listRuns(ctx context.Context, env *cli.Env, c *cli.Connection, dir moraine.InodeID) error {
@@ -151,7 +152,7 @@ func listRuns(ctx context.Context, env *cli.Env, c *cli.Connection, dir moraine.
 	}
 	rows := make([]runRow, len(runs))
 	for i, r := range runs {
-		rows[i] = runRow{r.Name, r.Attempt, r.Launch, r.Committed}
+		rows[i] = runRow{jsonname.Name(r.Name), r.Attempt, r.Launch, r.Committed}
 	}
 	return cli.List(env, rows, table.Row{"run", "attempt", "launch", "committed steps"}, func(r runRow) table.Row {
 		return table.Row{r.Name, r.Attempt, r.Launch, r.Committed}

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -15,9 +16,9 @@ import (
 
 // removedStep is what `ckpt rm` prints of the step that it removed.
 type removedStep struct {
-	Run     string `json:"run"`
-	Step    uint64 `json:"step"`
-	Attempt uint32 `json:"attempt"`
+	Run     jsonname.Name `json:"run"`
+	Step    uint64        `json:"step"`
+	Attempt uint32        `json:"attempt"`
 }
 
 func newCkptRemoveCommand(env *cli.Env) *cobra.Command {
@@ -48,7 +49,7 @@ program is reading is refused also with --force, until the program ends.`,
 				return cli.Named(err, l, key.Run)
 			}
 			if env.Global.JSON {
-				return cli.PrintJSON(env.Out, removedStep{Run: l.String(), Step: step, Attempt: key.Attempt})
+				return cli.PrintJSON(env.Out, removedStep{Run: jsonname.Name(l.String()), Step: step, Attempt: key.Attempt})
 			}
 			env.Note("step %d of %s is removed: attempt-%d/step-%d", step, l, key.Attempt, step)
 			return nil

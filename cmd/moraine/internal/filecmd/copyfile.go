@@ -12,12 +12,13 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"golang.org/x/sys/unix"
 )
 
 // copyFile copies one file, following symbolic links.
 func (c *copier) copyFile(ctx context.Context, from, to cli.Location) error {
-	done := copied{From: from.String(), To: to.String()}
+	done := copied{From: jsonname.Name(from.String()), To: jsonname.Name(to.String())}
 	mode, err := c.mode(ctx, from)
 	if err != nil {
 		return err

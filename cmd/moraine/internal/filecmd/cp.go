@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/adopted"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 )
@@ -79,9 +80,9 @@ type copier struct {
 
 // copied is a copied file, as --json prints it.
 type copied struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
-	Bytes int64  `json:"bytes"`
+	From  jsonname.Name `json:"from"`
+	To    jsonname.Name `json:"to"`
+	Bytes int64         `json:"bytes"`
 	// For a file in a cluster: its stripes below full protection, and how many hosts may be
 	// lost (devices, on a single host).
 	Degraded uint64 `json:"degraded_stripes,omitempty"`
@@ -206,7 +207,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 	if j.State != client.JobDone {
 		return false, fmt.Errorf("cannot clone %s to %s: %s", from, to, j.Error)
 	}
-	done := copied{From: from.String(), To: to.String()}
+	done := copied{From: jsonname.Name(from.String()), To: jsonname.Name(to.String())}
 	if attr, err := conn.Stat(ctx, to.Path); err == nil {
 		if u, err := conn.Quotas().Usage(ctx, attr.Inode()); err == nil {
 			done.Bytes = int64(u.Usage.Bytes)

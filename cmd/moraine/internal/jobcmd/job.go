@@ -12,26 +12,27 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/spf13/cobra"
 )
 
 // jobInfo is what `job ls` prints of a job.
 type jobInfo struct {
-	ID       string `json:"id"`
-	Kind     string `json:"kind"`
-	State    string `json:"state"`
-	Subject  string `json:"subject"`
-	Holder   string `json:"holder,omitempty"`
-	Done     uint64 `json:"done"`
-	Total    uint64 `json:"total"`
-	Attempts uint32 `json:"attempts"`
-	Error    string `json:"error,omitempty"`
+	ID       string        `json:"id"`
+	Kind     string        `json:"kind"`
+	State    string        `json:"state"`
+	Subject  jsonname.Name `json:"subject"`
+	Holder   string        `json:"holder,omitempty"`
+	Done     uint64        `json:"done"`
+	Total    uint64        `json:"total"`
+	Attempts uint32        `json:"attempts"`
+	Error    jsonname.Name `json:"error,omitempty"` // it may name files
 }
 
 func describeJob(j client.Job) jobInfo {
 	return jobInfo{
-		ID: j.ID.String(), Kind: string(j.Kind), State: string(j.State), Subject: j.Subject,
-		Holder: j.Holder, Done: j.Done, Total: j.Total, Attempts: j.Attempts, Error: j.Error,
+		ID: j.ID.String(), Kind: string(j.Kind), State: string(j.State), Subject: jsonname.Name(j.Subject),
+		Holder: j.Holder, Done: j.Done, Total: j.Total, Attempts: j.Attempts, Error: jsonname.Name(j.Error),
 	}
 }
 

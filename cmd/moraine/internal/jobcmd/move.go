@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/internal/jsonname"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -185,10 +186,10 @@ type tierInfo struct {
 	Intents         uint64   `json:"intents"`
 	UnsettledKeys   uint64   `json:"unsettled_keys"`
 	// Stuck counts jobs that fail again and again. The other fields are of the oldest.
-	Stuck        uint64 `json:"stuck"`
-	StuckJob     string `json:"stuck_job,omitempty"`
-	StuckSubject string `json:"stuck_subject,omitempty"`
-	StuckError   string `json:"stuck_error,omitempty"`
+	Stuck        uint64        `json:"stuck"`
+	StuckJob     string        `json:"stuck_job,omitempty"`
+	StuckSubject jsonname.Name `json:"stuck_subject,omitempty"`
+	StuckError   jsonname.Name `json:"stuck_error,omitempty"`
 	// Probed is what movers found out about each bucket since the current metadata leader
 	// was elected.
 	Probed []bucketTraits `json:"probed"`
@@ -251,7 +252,7 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 func describeTier(t *wire.TierReply) tierInfo {
 	i := tierInfo{Buckets: append([]string{}, t.Buckets...), Hosts: t.Hosts, Objects: t.Objects, Bytes: t.Bytes,
 		QueuedFlushes: t.QueuedFlushes, QueuedStages: t.QueuedStages, QueuedEvictions: t.QueuedEvictions, QueuedDeletions: t.QueuedDeletions,
-		Intents: t.Intents, UnsettledKeys: t.UnsettledKeys, Stuck: t.Stuck, StuckSubject: t.StuckSubject, StuckError: t.StuckError,
+		Intents: t.Intents, UnsettledKeys: t.UnsettledKeys, Stuck: t.Stuck, StuckSubject: jsonname.Name(t.StuckSubject), StuckError: jsonname.Name(t.StuckError),
 		Probed: describeTraits(t.Traits), ProbedSince: t.LedMillis / 1000, Health: view.DescribeBuckets(t.Health)}
 	if t.StuckJob != 0 {
 		i.StuckJob = moraine.JobID(t.StuckJob).String()

@@ -87,7 +87,8 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, with the rights of "+
 		"modes and owners (users other than root need user_allow_other in /etc/fuse.conf)")
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
-	f.BoolVar(&o.noXattrs, "no-xattrs", false, "mount without extended attributes, which ls and cp request for each file: a listing by ls -lR takes a third of the time")
+	f.BoolVar(&o.noXattrs, "no-xattrs", false, "mount without extended attributes, which ls and cp request for each file: a listing by ls -lR takes a third of the time. "+
+		"Access control lists are attributes: such a mount shows none, and decides by mode, owner and group alone")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
 	f.BoolVar(&o.delegation, "delegation", false, "make and remove entries and small files in this process, and send them a "+
