@@ -34,15 +34,15 @@ func (j Jobs) Snapshot(ctx context.Context, dir, name string) (Job, error) {
 // RemoveSnapshot removes the snapshot dir/.snapshots/name. It disappears at once; the service frees
 // its content in the background. InvalidArgument: the name is none of a snapshot (Jobs.Snapshot).
 // NotFound: there is none of that name.
-func (c *Client) RemoveSnapshot(ctx context.Context, dir, name string) error {
+func (j Jobs) RemoveSnapshot(ctx context.Context, dir, name string) error {
 	if err := checkSnapshotName("client.RemoveSnapshot", name); err != nil {
 		return err
 	}
 	p := path.Join(dir, moraine.SnapshotsDir, name)
-	if _, err := c.Lstat(ctx, p); err != nil {
+	if _, err := j.c.Lstat(ctx, p); err != nil {
 		return err
 	}
-	return c.RemoveAll(ctx, p)
+	return j.c.RemoveAll(ctx, p)
 }
 
 // checkSnapshotName fails unless name is one name of a directory entry, so that it leads to nothing

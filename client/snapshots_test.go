@@ -33,15 +33,15 @@ func TestNamesOfSnapshots(t *testing.T) {
 		require.ErrorIs(t, snapshot("one"), moraine.Exists)
 		for _, name := range []string{"", ".", "..", "/", "../below", "a/b", "one/", longest + "n"} {
 			require.ErrorIs(t, snapshot(name), moraine.InvalidArgument, "%q", name)
-			require.ErrorIs(t, cl.RemoveSnapshot(c.ctx, "/dir", name), moraine.InvalidArgument, "%q", name)
+			require.ErrorIs(t, cl.Jobs().RemoveSnapshot(c.ctx, "/dir", name), moraine.InvalidArgument, "%q", name)
 		}
-		require.ErrorIs(t, cl.RemoveSnapshot(c.ctx, "/dir", "two"), moraine.NotFound)
+		require.ErrorIs(t, cl.Jobs().RemoveSnapshot(c.ctx, "/dir", "two"), moraine.NotFound)
 		for _, name := range []string{"/dir/below", "/dir/.snapshots/one/below"} {
 			_, err = cl.Stat(c.ctx, name)
 			require.NoError(t, err)
 		}
-		require.NoError(t, cl.RemoveSnapshot(c.ctx, "/dir", "one"))
-		require.NoError(t, cl.RemoveSnapshot(c.ctx, "/dir", longest))
-		require.ErrorIs(t, cl.RemoveSnapshot(c.ctx, "/dir", "one"), moraine.NotFound)
+		require.NoError(t, cl.Jobs().RemoveSnapshot(c.ctx, "/dir", "one"))
+		require.NoError(t, cl.Jobs().RemoveSnapshot(c.ctx, "/dir", longest))
+		require.ErrorIs(t, cl.Jobs().RemoveSnapshot(c.ctx, "/dir", "one"), moraine.NotFound)
 	})
 }

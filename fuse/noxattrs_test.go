@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,12 @@ func TestAMountWithoutXattrs(t *testing.T) {
 	require.ErrorIs(t, err, unix.EOPNOTSUPP)
 	require.ErrorIs(t, unix.Setxattr(without.at("f"), "user.colour", []byte("blue"), 0), unix.EOPNOTSUPP)
 	require.ErrorIs(t, unix.Removexattr(without.at("f"), "user.colour"), unix.EOPNOTSUPP)
+	list := []byte("\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x01\x00\x00\x00" +
+		"\x04\x00\x04\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff") // user 1 may read
+	require.NoError(t, unix.Setxattr(with.at("f"), moraine.AccessACL, list, 0))
+	_, err = unix.Getxattr(without.at("f"), moraine.AccessACL, make([]byte, 64))
+	require.Error(t, err, "a list is shown")
+	require.ErrorIs(t, unix.Setxattr(without.at("f"), moraine.AccessACL, list, 0), unix.EOPNOTSUPP)
 	data, err := os.ReadFile(without.at("f"))
 	require.NoError(t, err)
 	require.Equal(t, "bytes", string(data))

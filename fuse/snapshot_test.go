@@ -33,6 +33,10 @@ func TestSnapshotThroughAMount(t *testing.T) {
 		require.Equal(t, "before", string(b), name)
 	}
 	require.Equal(t, []string{"link", "new", "sub"}, namesIn(t, m.at("data")))
+	for _, name := range []string{".snapshots", ".trash"} { // a file of such a name is like any other
+		require.NoError(t, os.WriteFile(m.at("data/sub/"+name), nil, 0o644))
+	}
+	require.Equal(t, []string{".snapshots", ".trash", "file"}, namesIn(t, m.at("data/sub")))
 	require.Equal(t, []string{"link", "sub"}, namesIn(t, m.at("data/.snapshots/one")))
 
 	in := m.at("data/.snapshots/one")

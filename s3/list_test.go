@@ -233,6 +233,28 @@ func TestListingOmitsSnapshots(t *testing.T) {
 	require.Equal(t, "a", string(got))
 }
 
+// An object that is removed or replaced below a policy with a trash goes there. Listings omit it, and
+// show an object whose own name is that of the trash.
+func TestARemovedObjectIsInTheTrash(t *testing.T) {
+	ctx := t.Context()
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "trashed")
+	attr, err := shared.client.Stat(ctx, "/trashed")
+	require.NoError(t, err)
+	require.NoError(t, shared.owner.Policies().Set(ctx, attr.Inode(), client.Policy{Trash: time.Hour}))
+	put(t, c, b, "dir/a", []byte("first"), minio.PutObjectOptions{})
+	put(t, c, b, "dir/a", []byte("second"), minio.PutObjectOptions{})
+	put(t, c, b, "dir/.trash", []byte("a file"), minio.PutObjectOptions{})
+	require.NoError(t, c.RemoveObject(ctx, b, "dir/a", minio.RemoveObjectOptions{}))
+	require.Equal(t, []string{"dir/.trash"}, listAll(t, c, b, "", ""))
+	var kept []string
+	for _, key := range listAll(t, c, b, ".trash/", "") {
+		got, _ := get(t, c, b, key, minio.GetObjectOptions{})
+		kept = append(kept, string(got))
+	}
+	require.ElementsMatch(t, []string{"first", "second"}, kept)
+}
+
 // Names that are not UTF-8 are no keys. Listings leave them out, in any pages and encoding, and lose
 // no other key.
 func TestNamesThatAreNotUTF8(t *testing.T) {

@@ -103,7 +103,11 @@ func TestSnapshots(t *testing.T) {
 			for c.ended(ref.Id).State == wire.JobState_JOB_STATE_PENDING {
 				bn.runLeaderJob(wire.JobKind_JOB_KIND_CLONE_TREE, 1000)
 			}
+			alone := c.usage(src)
 			snap := c.snapshot(src, "/src", "s1", limit)
+			if both, ref := c.usage(src), c.usage(c.walkTo("/ref")); both[0] != alone[0]+ref[0] {
+				t.Errorf("the directory uses %d bytes with its snapshot, %d before; a clone uses %d", both[0], alone[0], ref[0])
+			}
 			c.same("/ref", "/src/.snapshots/s1")
 			for what, change := range c.changes(snap, "/src/.snapshots/s1") {
 				if resp := change(); moraine.Kind(resp.GetError().GetKind()) != moraine.Immutable {

@@ -348,6 +348,42 @@ func TestPartsOfUploadsAreNotFlushed(t *testing.T) {
 	}
 }
 
+// A flush or a stage of a directory skips its snapshots and its trash. A file of such a name is like
+// any other.
+func TestJobsOfATreeSkipSnapshotsAndTrash(t *testing.T) {
+	y := newTier(t)
+	top := y.c.mkdir(y.c.root, "top")
+	files := map[uint64]bool{}
+	for _, name := range []string{moraine.SnapshotsDir, moraine.TrashDir} {
+		files[y.c.mkfile(y.c.mkdir(top, name), "file")] = false
+		files[y.c.mkfile(y.c.mkdir(top, "of"+name), name)] = true
+	}
+	for f := range files {
+		y.write(f, 10)
+	}
+	move := func(kind wire.JobKind, inodes ...uint64) {
+		y.queue(kind, inodes...)
+		y.runTrees()
+		y.drain()
+	}
+	move(flushJob, top)
+	for f, moved := range files {
+		if got := y.c.attr(f).Clean; got != moved {
+			t.Errorf("file %d is flushed: %t, want %t", f, got, moved)
+		}
+	}
+	for f := range files {
+		move(flushJob, f)
+		move(evictJob, f)
+	}
+	move(stageJob, top)
+	for f, moved := range files {
+		if got := !y.c.attr(f).Evicted; got != moved {
+			t.Errorf("file %d is staged: %t, want %t (%s)", f, got, moved, y.state(f))
+		}
+	}
+}
+
 // The job of a tree ends when all jobs that it queued have ended, and reports the failed ones.
 func TestTreeJobWaitsForItsFiles(t *testing.T) {
 	y := newTier(t)

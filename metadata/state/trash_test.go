@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -138,6 +139,25 @@ func TestTrash(t *testing.T) {
 	}
 }
 
+// A checkpoint does not go to the trash, whatever removes it.
+func TestCheckpointsDoNotGoToTheTrash(t *testing.T) {
+	for _, how := range removals {
+		t.Run(how, func(t *testing.T) {
+			y, s := flushedStep(t, onCommit)
+			y.ok(y.setPolicy(y.c.root, &wire.Policy{TrashMillis: hourMillis}))
+			if how == "the run" {
+				y.ok(y.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: y.c.root, Name: "r", Force: true}}}))
+			} else if out := s.run("a", words(how)); strings.Contains(out, ": ") {
+				t.Fatal(out)
+			}
+			if y.c.exists("/.trash") || y.c.exists("/r/attempt-1/step-10") {
+				t.Error("the checkpoint is in the trash, or where it was")
+			}
+			y.check()
+		})
+	}
+}
+
 // The trash of an hour goes when the policy's time has passed since the hour's end, unless somebody
 // moved it away.
 func TestTrashIsEmptied(t *testing.T) {
@@ -168,6 +188,7 @@ func TestTrashIsEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	remove("one")
+	c.ok(c.setTrash(top, 48*hourMillis)) // the policy at the first removal of the hour counts
 	remove("two")
 	if before, after := len(ready(now+25*hourMillis-1)), len(ready(now+25*hourMillis)); before != 0 || after != 1 {
 		t.Errorf("%d jobs empty the trash before 25 hours have passed, %d then", before, after)

@@ -148,7 +148,7 @@ func newRmCommand(env *cli.Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.Each(cmd.Context(), args[:1], cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
 				for _, name := range args[1:] {
-					if err := c.RemoveSnapshot(cmd.Context(), l.Path, name); err != nil {
+					if err := c.Jobs().RemoveSnapshot(cmd.Context(), l.Path, name); err != nil {
 						return wrongName(err)
 					}
 				}
