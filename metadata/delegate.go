@@ -13,15 +13,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// delegationDesk gives directories to sessions, and proposes their batches.
-type delegationDesk struct {
+// delegator gives directories to sessions, and proposes their batches.
+type delegator struct {
 	*lead.Term
 	lease *leases.Table
 }
 
 // delegate gives a directory to a session if nobody else has cached anything of it, and reserves
 // inode numbers.
-func (d *delegationDesk) delegate(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (d *delegator) delegate(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	op := c.Req.GetDelegate()
 	why := ""
 	if op.Inode != 0 {
@@ -49,7 +49,7 @@ func (d *delegationDesk) delegate(ctx context.Context, c *lead.Call) (*wire.Meta
 
 // named returns the answer for a directory that the session may not name; nil if it may. So a
 // confined session does not learn what others do with it.
-func (d *delegationDesk) named(ctx context.Context, c *lead.Call, inode uint64) (refused *wire.MetaResponse, err error) {
+func (d *delegator) named(ctx context.Context, c *lead.Call, inode uint64) (refused *wire.MetaResponse, err error) {
 	if err := d.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (d *delegationDesk) named(ctx context.Context, c *lead.Call, inode uint64) 
 }
 
 // batch proposes a batch.
-func (d *delegationDesk) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (d *delegator) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	resp, err := d.Propose(ctx, c.Caller, c.Req)
 	d.Metrics.BatchChanges.Add(float64(len(resp.GetBatch().GetResults())))
 	return resp, err

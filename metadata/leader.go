@@ -52,7 +52,7 @@ type leader struct {
 	leases   *leases.Keeper
 	locks    *lockwait.Queue
 
-	delegations *delegationDesk
+	delegations *delegator
 
 	steps   lead.Signal // a checkpoint changed
 	repairs lead.Poke   // the repair queue, or the possible repairs, changed
@@ -90,7 +90,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.retain = retain.New(term)
 	l.locks = lockwait.New(term)
-	l.delegations = &delegationDesk{Term: term, lease: s.lease}
+	l.delegations = &delegator{Term: term, lease: s.lease}
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, log: l.log, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}

@@ -111,7 +111,7 @@ func byBackups(serve func(*backupDesk, context.Context, *lead.Call) (*wire.MetaR
 	}
 }
 
-func byDelegations(serve func(*delegationDesk, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+func byDelegations(serve func(*delegator, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
 	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 		return serve(l.delegations, ctx, c)
 	}
@@ -158,8 +158,8 @@ var served = map[string]service{
 
 	"await_lock": {serve: inLockWaits((*lockwait.Queue).Await)},
 
-	"delegate": {serve: byDelegations((*delegationDesk).delegate)},
-	"batch":    {serve: byDelegations((*delegationDesk).batch)},
+	"delegate": {serve: byDelegations((*delegator).delegate)},
+	"batch":    {serve: byDelegations((*delegator).batch)},
 
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
 	"watch":  {serve: (*leader).watch},
