@@ -142,14 +142,11 @@ func (n Inodes) Sync(ctx context.Context, dir moraine.InodeID) error {
 	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Desk.Sync(ctx, uint64(dir)))
 }
 
-// releaseBatch bounds the inodes in one Release.
-const releaseBatch = 256
-
 // Release ends the session's ownership of files without a name (RemoveOptions.Keep); the
 // cluster then frees their content. It skips files that the session does not own, such as those
 // of an expired session.
 func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
-	for batch := range slices.Chunk(inodes, releaseBatch) {
+	for batch := range slices.Chunk(inodes, wire.MaxKeep) {
 		_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
 			Inodes: wireInodes(batch)}}})
 		if err != nil {

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	maxBatchOps   = 512
-	maxBatchBytes = 1 << 20
 	// maxBatchAge is how long before its entry a change of a batch may have been made, in nanoseconds.
 	maxBatchAge = int64(3_600_000_000_000)
 	// maxBatchText bounds each text of an error in the answer to a batch, in bytes.
@@ -68,10 +66,10 @@ func mayBatch(s *record.Session, req *wire.MetaRequest) error {
 	switch n := len(batch.GetOps()); {
 	case s.ReadOnly:
 		return kvtx.Fail(moraine.ReadOnly, "batch", "", "the session was opened for reading only")
-	case n == 0 || n > maxBatchOps:
-		return kvtx.Fail(moraine.InvalidArgument, "batch", "", "the batch has %d changes, but must have 1 to %d", n, maxBatchOps)
-	case proto.Size(batch) > maxBatchBytes:
-		return kvtx.Fail(moraine.TooLarge, "batch", "", "the batch has %d bytes, %d at most", proto.Size(batch), maxBatchBytes)
+	case n == 0 || n > wire.MaxBatchOps:
+		return kvtx.Fail(moraine.InvalidArgument, "batch", "", "the batch has %d changes, but must have 1 to %d", n, wire.MaxBatchOps)
+	case proto.Size(batch) > wire.MaxBatchBytes:
+		return kvtx.Fail(moraine.TooLarge, "batch", "", "the batch has %d bytes, %d at most", proto.Size(batch), wire.MaxBatchBytes)
 	}
 	return nil
 }

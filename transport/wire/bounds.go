@@ -19,6 +19,14 @@ const (
 	MaxSealTimeoutMillis = 7 * 24 * 3600 * 1000
 	// MaxKeepMillis bounds how long a policy keeps steps by their age: a hundred years.
 	MaxKeepMillis = 100 * 366 * 24 * 3600 * 1000
+	// MaxBatchOps and MaxBatchBytes bound the changes of one Batch, and its encoded length.
+	MaxBatchOps   = 512
+	MaxBatchBytes = 1 << 20
+	// MaxEndDelegation is the most directories of one EndDelegation.
+	MaxEndDelegation = 256
+	// MaxFindOrphans is the most files of one FindOrphans, and MaxKeep of one Keep or Release.
+	MaxFindOrphans = 4096
+	MaxKeep        = 256
 	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )

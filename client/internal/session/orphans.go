@@ -19,12 +19,6 @@ type Files interface {
 	Kept(inodes []moraine.InodeID)
 }
 
-const (
-	// maxFind and maxKeep bound the inodes of one request.
-	maxFind = 4096
-	maxKeep = 256
-)
-
 // Orphans has the session of a Conn keep open files that lose their names. Its methods may be called
 // concurrently.
 type Orphans struct {
@@ -68,7 +62,7 @@ func (o *Orphans) Keep(ctx context.Context, inode moraine.InodeID) error {
 
 // keep has a session keep those of the inodes that are files without a name.
 func (o *Orphans) keep(ctx context.Context, s *Session, inodes []moraine.InodeID) error {
-	for batch := range slices.Chunk(inodes, maxFind) {
+	for batch := range slices.Chunk(inodes, wire.MaxFindOrphans) {
 		find := &wire.FindOrphans{}
 		for _, i := range batch {
 			find.Inodes = append(find.Inodes, uint64(i))
@@ -80,7 +74,7 @@ func (o *Orphans) keep(ctx context.Context, s *Session, inodes []moraine.InodeID
 		if err != nil {
 			return err
 		}
-		for found := range slices.Chunk(resp.GetOrphans().GetInodes(), maxKeep) {
+		for found := range slices.Chunk(resp.GetOrphans().GetInodes(), wire.MaxKeep) {
 			_, err := o.m.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Keep{Keep: &wire.Keep{Inodes: found}}}, s)
 			may := make([]moraine.InodeID, len(found)) // also after an error: the answer may be lost
 			for n, i := range found {

@@ -24,8 +24,6 @@ const (
 	maxNumbers = 65_536
 	// maxRanges is how many reservations a session keeps.
 	maxRanges = 4
-	// maxEnd is the largest number of directories in one EndDelegation.
-	maxEnd = 256
 )
 
 // Delegate gives a directory to the session, and reserves inode numbers for it. The answer says why
@@ -155,8 +153,8 @@ func reserve(t *kvtx.Tx, n uint32, r *wire.DelegateReply) error {
 
 // EndDelegation takes directories back from the session.
 func EndDelegation(t *kvtx.Tx, op *wire.EndDelegation) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > maxEnd {
-		return nil, kvtx.Fail(moraine.TooLarge, "end delegation", "", "%d directories, %d at most", len(op.GetInodes()), maxEnd)
+	if len(op.GetInodes()) > wire.MaxEndDelegation {
+		return nil, kvtx.Fail(moraine.TooLarge, "end delegation", "", "%d directories, %d at most", len(op.GetInodes()), wire.MaxEndDelegation)
 	}
 	for _, id := range op.GetInodes() {
 		if err := end(t, moraine.InodeID(id), t.Session.Id); err != nil {

@@ -80,18 +80,11 @@ func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
 	return nil
 }
 
-const (
-	// maxRelease is the largest number of files in one Release or Keep.
-	maxRelease = 256
-	// maxFind is the largest number of files in one FindOrphans.
-	maxFind = 4096
-)
-
 // ReadOrphans returns the files of a request that are orphans which the session may keep, and does
 // not.
 func ReadOrphans(v *kvtx.View, sc kvtx.Scope, op *wire.FindOrphans) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > maxFind {
-		return nil, kvtx.Fail(moraine.TooLarge, "find orphans", "", "%d files, %d at most", len(op.GetInodes()), maxFind)
+	if len(op.GetInodes()) > wire.MaxFindOrphans {
+		return nil, kvtx.Fail(moraine.TooLarge, "find orphans", "", "%d files, %d at most", len(op.GetInodes()), wire.MaxFindOrphans)
 	}
 	reply := &wire.OrphansReply{}
 	for _, id := range op.GetInodes() {
@@ -129,8 +122,8 @@ func orphanIn(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, e
 // Keep has the session keep orphans. It skips other files, and answers with those that the session
 // keeps now.
 func Keep(t *kvtx.Tx, op *wire.Keep) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > maxRelease {
-		return nil, kvtx.Fail(moraine.TooLarge, "keep", "", "%d files, %d at most", len(op.GetInodes()), maxRelease)
+	if len(op.GetInodes()) > wire.MaxKeep {
+		return nil, kvtx.Fail(moraine.TooLarge, "keep", "", "%d files, %d at most", len(op.GetInodes()), wire.MaxKeep)
 	}
 	reply := &wire.OrphansReply{}
 	for _, id := range op.GetInodes() {
@@ -156,8 +149,8 @@ func Keep(t *kvtx.Tx, op *wire.Keep) (*wire.MetaResponse, error) {
 // Release removes files without a name that the session has open, or no longer keeps them. It skips
 // files that the session does not have open.
 func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > maxRelease {
-		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), maxRelease)
+	if len(op.GetInodes()) > wire.MaxKeep {
+		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), wire.MaxKeep)
 	}
 	for _, id := range op.GetInodes() {
 		i, err := tree.Inode(t, moraine.InodeID(id))
