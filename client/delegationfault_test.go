@@ -207,3 +207,20 @@ func TestDelegatedFilesOfRootBelongToNobody(t *testing.T) {
 		require.Equal(t, f.String(), there.String())
 	})
 }
+
+// What a client lost before it ends, and has not said yet, is the error of its end.
+func TestTheEndOfAClientSaysWhatIsLost(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, _ *client.Client, dir moraine.InodeID) {
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if isBatch(req) {
+				return nil, errKind(moraine.SessionExpired)
+			}
+			return nil, nil
+		})
+		makeFiles(c, a, dir, 0, 10)
+		err := a.Close()
+		require.ErrorIs(t, err, moraine.IOError)
+		require.ErrorContains(t, err, "changes of 11 inodes") // the files, and the directory
+	})
+}

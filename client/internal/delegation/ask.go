@@ -108,7 +108,7 @@ func (d *table) request(id uint64, st Standing) {
 		return
 	}
 	d.Metrics.Delegations.Inc()
-	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirEnding}
+	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirLoading}
 	d.nodes[id], d.dirs[id] = &node{attr: r.Attr, dir: l}, l
 	usable := d.adopt(st.Session) && !a.recalled
 	a.recalled = false
@@ -116,7 +116,6 @@ func (d *table) request(id uint64, st Standing) {
 		d.load(l, true)
 		return
 	}
-	l.state = dirLoading
 	d.give(l)
 }
 
@@ -159,7 +158,7 @@ func (d *table) load(l *dir, listed bool) {
 		}
 		n.attr, l.stale, l.state = attr, false, dirLive
 		if listed {
-			l.names = names
+			l.names, l.changed = names, d.Clock.Now()
 		}
 		d.wake()
 	})

@@ -26,7 +26,7 @@ func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
 	if !ok {
 		return nil, errWait
 	}
-	n := d.bear(op, parent, number)
+	n := d.newNode(op, parent, number)
 	made := &change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{Inode: number, At: n.attr.Ctime, Delegate: n.dir != nil,
 		Op: &wire.BatchOp_Create{Create: &wire.Create{Parent: op.Parent, Name: op.Name, Type: op.Type, Mode: op.Mode &^ op.Umask,
 			Uid: op.Uid, Gid: op.Gid, Target: op.Target, Exclusive: true, Rdev: op.Rdev}}}}
@@ -69,8 +69,8 @@ func (d *Desk) existing(op *wire.Create, e entry) (*wire.MetaResponse, error) {
 	return entryReply(a), nil
 }
 
-// bear makes the node of a new inode. A directory is delegated from its birth, if there is room.
-func (d *Desk) bear(op *wire.Create, parent *node, number uint64) *node {
+// newNode makes the node of a new inode. A directory is delegated from its birth, if there is room.
+func (d *Desk) newNode(op *wire.Create, parent *node, number uint64) *node {
 	at := d.times.next(d.Clock.Now())
 	a := &wire.Attr{Inode: number, Type: op.Type, Mode: op.Mode & 0o7777 &^ op.Umask, Uid: d.numbers.owner(op.Uid), Gid: d.numbers.owner(op.Gid), Nlink: 1, Target: op.Target,
 		Rdev: op.Rdev, Atime: at, Mtime: at, Ctime: at, Parent: parent.attr.Inode, Tenant: parent.attr.Tenant}
@@ -90,7 +90,7 @@ func (d *Desk) bear(op *wire.Create, parent *node, number uint64) *node {
 	}
 	n := &node{attr: a, name: op.Name, born: true}
 	if op.Type == wire.FileType_FILE_TYPE_DIRECTORY && len(d.dirs) < maxDirs {
-		n.dir = &dir{id: number, names: map[string]entry{}, under: parent.dir.under, state: dirLive}
+		n.dir = &dir{id: number, names: map[string]entry{}, under: parent.dir.under, state: dirLive, changed: d.Clock.Now()}
 		d.used++
 		n.dir.used = d.used
 		d.dirs[number] = n.dir

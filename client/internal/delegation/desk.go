@@ -24,7 +24,8 @@ import (
 )
 
 // Service is how a desk reaches the metadata service, and the cache of its client. Its methods may be
-// called concurrently, with the desk's mutex held but for Send and AwaitLent.
+// called concurrently. Send and AwaitLent wait, and are called without the desk's mutex. The others may
+// be called while it is held.
 type Service interface {
 	// Send makes a request under a session, past the desk. SessionExpired: the session has ended.
 	Send(ctx context.Context, req *wire.MetaRequest, session uint64) (*wire.MetaResponse, error)

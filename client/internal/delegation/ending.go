@@ -15,10 +15,11 @@ const (
 	// maxDirs is how many directories are delegated at most. Above manyDirs, and manyNodes inodes, the
 	// desk gives back those that it has not used for the longest time. The service ends at 4,096.
 	maxDirs, manyDirs, manyNodes = 3500, 3000, 100_000
-	// endBatch is how many directories one request gives back, as the service takes.
-	endBatch = 256
 	// tendEvery is how often the keeper looks whether it has work.
 	tendEvery = time.Second
+	// quietAfter is for how long the client changes nothing in a directory before the desk gives it
+	// back: no lease covers a delegated one, so kernels keep no names, attributes and pages of it.
+	quietAfter = 5 * time.Second
 )
 
 // notices are what the cache learns from the service while it holds its own mutex.
@@ -84,7 +85,7 @@ func (d *Desk) keep(ctx context.Context) {
 	}
 }
 
-// tendAll begins to give back what is recalled, whose standing has ended, or that is too much.
+// tendAll begins to give back what is recalled, whose standing has ended, that is quiet, or too much.
 func (d *Desk) tendAll() {
 	n := &d.notices
 	n.mu.Lock()
@@ -107,11 +108,17 @@ func (d *Desk) tendAll() {
 	}
 	now := d.Service.Newest()
 	for _, l := range d.dirs {
-		if l.under != now || len(l.names) > maxNames {
+		if l.under != now || len(l.names) > maxNames || d.quiet(l) {
 			d.give(l)
 		}
 	}
 	d.shrink()
+}
+
+// quiet reports whether the client has changed nothing in a directory for a while. The caller holds the
+// mutex.
+func (d *table) quiet(l *dir) bool {
+	return l.state == dirLive && d.queue.about[l.id] == 0 && d.Clock.Since(l.changed) >= quietAfter
 }
 
 // shrink gives back the directories that were not used for the longest time, if there are too many.
@@ -121,7 +128,7 @@ func (d *Desk) shrink() {
 			break
 		}
 		if n.dir == nil && d.queue.about[inode] == 0 {
-			d.unbear(inode)
+			d.disown(inode)
 		}
 	}
 	if len(d.dirs) <= manyDirs {
@@ -165,8 +172,8 @@ func (d *table) giveEach() {
 	for {
 		d.mu.Lock()
 		ids := d.giving
-		if len(ids) > endBatch {
-			ids = ids[:endBatch]
+		if len(ids) > wire.MaxEndDelegation {
+			ids = ids[:wire.MaxEndDelegation]
 		}
 		if len(ids) == 0 {
 			d.mu.Unlock()

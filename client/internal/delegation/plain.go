@@ -151,13 +151,13 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 			d.give(n.dir)
 		}
 		if link := req.GetLink(); link != nil && link.Inode == inode {
-			d.unbear(inode)
+			d.disown(inode)
 		} else {
-			d.age(inode)
+			d.markOld(inode)
 		}
 	}
 	if op := req.GetRename(); op != nil {
-		d.unbear(resp.GetEntry().GetAttr().GetInode())
+		d.disown(resp.GetEntry().GetAttr().GetInode())
 		for _, l := range d.dirs { // the other inode of an exchange may be any of them
 			l.stale = l.stale || op.Exchange
 		}

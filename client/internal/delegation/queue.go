@@ -2,19 +2,21 @@ package delegation
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
-	// maxBatchOps and maxBatchBytes bound one batch, as the service does.
-	maxBatchOps, maxBatchBytes = 512, 1 << 20
-	// batchOps is how many changes are sent although nobody waits for them, and linger how long fewer
+	// batchOps is how many changes are sent although nobody waits for them, and sendAfter how long fewer
 	// of them wait for others.
-	batchOps, linger = 256, 5 * time.Millisecond
+	batchOps, sendAfter = 256, 5 * time.Millisecond
 	// maxQueueOps and maxQueueBytes bound the queue: further changes wait.
 	maxQueueOps, maxQueueBytes = 4096, 8 << 20
 )
@@ -65,7 +67,12 @@ func (d *table) enqueue(c *change, about ...uint64) {
 	c.node.last = c
 	for _, l := range c.dirs {
 		if l != nil {
-			l.last = c
+			l.last, l.changed = c, c.born
+		}
+	}
+	for _, l := range []*dir{c.node.dir, d.dirs[c.node.attr.Parent]} {
+		if l != nil {
+			l.changed = c.born
 		}
 	}
 	d.Metrics.DelegatedOps.Inc()
@@ -115,16 +122,32 @@ func (d *Desk) Sync(ctx context.Context, inode uint64) error {
 	return d.Fault(inode)
 }
 
-// Fault returns, once, what a change of an inode, or in a directory, lost.
+// Fault returns, once, what a change of an inode, or in a directory, lost. For inode 0 it returns what
+// any change lost of which nobody has heard, and how many inodes that concerns.
 func (d *Desk) Fault(inode uint64) error {
 	if d == nil {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if inode == 0 {
+		return d.anyFault()
+	}
 	err := d.faults[inode]
 	delete(d.faults, inode)
 	return err
+}
+
+// anyFault is Fault of all inodes. The caller holds the mutex.
+func (d *table) anyFault() error {
+	if len(d.faults) == 0 {
+		return nil
+	}
+	inodes := slices.Sorted(maps.Keys(d.faults))
+	err := d.faults[inodes[0]]
+	clear(d.faults)
+	return &moraine.Error{Op: "batch", Ref: moraine.InodeID(inodes[0]).String(), Kind: moraine.KindOf(err),
+		Err: fmt.Errorf("changes of %d inodes in delegated directories are lost: the first: %w", len(inodes), err)}
 }
 
 // maxFaults bounds the remembered errors.

@@ -41,13 +41,13 @@ func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) 
 		return nil, 0, 0
 	}
 	if q.wanted <= q.done && len(q.ops) < batchOps {
-		if left := linger - d.Clock.Since(q.ops[0].born); left > 0 {
+		if left := sendAfter - d.Clock.Since(q.ops[0].born); left > 0 {
 			return nil, 0, left
 		}
 	}
 	bytes := 0
 	for _, c := range q.ops {
-		if bytes += c.bytes; len(batch) == maxBatchOps || len(batch) > 0 && bytes > maxBatchBytes {
+		if bytes += c.bytes; len(batch) == wire.MaxBatchOps || len(batch) > 0 && bytes > wire.MaxBatchBytes {
 			break
 		}
 		c.sent = true

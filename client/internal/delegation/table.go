@@ -3,6 +3,7 @@ package delegation
 import (
 	"slices"
 	"sort"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -34,6 +35,8 @@ type dir struct {
 	stale bool    // its attributes are not those of the table, since a request went to the service
 	last  *change // the newest change of its names
 	used  uint64  // Desk.used when it was used last
+	// changed is when the client last changed a name in it, it, or a file born in it.
+	changed time.Time
 }
 
 type dirState uint8
@@ -155,9 +158,9 @@ func (d *table) forget(l *dir) {
 	d.Service.Show(shown...)
 }
 
-// age records that a request to the service changed an inode, which nobody else has seen because of it.
+// markOld records that a request to the service changed an inode, which nobody else has seen because of it.
 // The caller holds the mutex.
-func (d *table) age(inode uint64) {
+func (d *table) markOld(inode uint64) {
 	n := d.nodes[inode]
 	switch {
 	case n == nil:
@@ -169,9 +172,9 @@ func (d *table) age(inode uint64) {
 	}
 }
 
-// unbear makes an inode one like any other: the service knows it better from now on. The caller holds
+// disown makes an inode one like any other: the service knows it better from now on. The caller holds
 // the mutex.
-func (d *table) unbear(inode uint64) {
+func (d *table) disown(inode uint64) {
 	n := d.nodes[inode]
 	if n == nil {
 		return
