@@ -1,6 +1,7 @@
 package fuse_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // delegating is a mount to which directories are delegated.
@@ -106,22 +109,41 @@ func change(t *testing.T, r *rand.Rand, dir string) {
 	}
 }
 
-// fsync of a directory waits for what was done in it.
+// fsync of a directory waits for what was done in it: batches that are held up, too.
 func TestFsyncOfADelegatedDirectory(t *testing.T) {
 	c := startCluster(t, incluster.Options{})
-	a := mount(t, c, "a", delegating())
+	var batches incluster.Nap
+	opts := delegating()
+	opts.over = func(d transport.Dialer) transport.Dialer {
+		return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+			if req.GetBatch() != nil {
+				batches.Sleep()
+			}
+			return m.Do(ctx, req)
+		})
+	}
+	a := mount(t, c, "a", opts)
+	b, err := c.Client(t.Context(), "b")
+	require.NoError(t, err)
+	defer b.Close()
 	require.NoError(t, os.Mkdir(a.at("dir"), 0o755))
 	delegate(t, a, "dir")
+	batches.Begin()
 	for i := range 100 {
 		require.NoError(t, os.WriteFile(a.at(fmt.Sprint("dir/f", i)), nil, 0o600))
 	}
 	d, err := os.Open(a.at("dir"))
 	require.NoError(t, err)
 	defer d.Close()
-	require.NoError(t, d.Sync())
-	b, err := c.Client(t.Context(), "b")
-	require.NoError(t, err)
-	defer b.Close()
+	synced := make(chan error, 1)
+	go func() { synced <- d.Sync() }()
+	select {
+	case <-synced:
+		require.FailNow(t, "fsync does not wait")
+	case <-time.After(100 * time.Millisecond):
+	}
+	batches.End()
+	require.NoError(t, <-synced)
 	c.Net.Isolate("a") // from here on it is as good as dead
 	defer c.Net.Rejoin("a", "*")
 	for i := range 100 {
