@@ -49,8 +49,8 @@ func makeNumbered(dir string, safe *atomic.Int64) (made int) {
 	}
 }
 
-// A mount that is killed loses only the end of what it did in a delegated directory: nothing that an
-// fsync waited for, and nothing without all that came after it.
+// A mount that is killed loses only the end of what it did in a delegated directory. What an fsync
+// waited for is there. If one change is lost, all that came after it are lost.
 func TestAKilledMountLosesOnlyTheEndOfItsQueue(t *testing.T) {
 	t.Parallel()
 	c := startProcs(t, devcluster.Config{Chunkservers: 3})
