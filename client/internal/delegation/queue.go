@@ -42,6 +42,7 @@ type queue struct {
 	done   uint64 // changes up to this number are confirmed, or lost
 	wanted uint64 // somebody waits for the changes up to this number
 	about  map[uint64]int
+	calls  calls
 }
 
 // room reports whether the queue takes another change.
@@ -101,10 +102,24 @@ func (d *table) want(seq uint64) {
 
 // awaitSent waits until the changes up to a number are confirmed, or lost.
 func (d *table) awaitSent(ctx context.Context, seq uint64) error {
-	return d.until(ctx, func() bool {
+	waits := false
+	err := d.until(ctx, func() bool {
+		if d.queue.done >= seq {
+			return true
+		}
+		if !waits {
+			d.queue.calls.begin(seq)
+			waits = true
+		}
 		d.want(seq)
-		return d.queue.done >= seq
+		return false
 	})
+	if err != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.queue.calls.end(seq)
+	}
+	return err
 }
 
 // Sync waits until all that was changed so far is confirmed. It returns, once, what a change of the

@@ -40,10 +40,8 @@ func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) 
 	if len(q.ops) == 0 {
 		return nil, 0, 0
 	}
-	if q.wanted <= q.done && len(q.ops) < batchOps {
-		if left := sendAfter - d.Clock.Since(q.ops[0].born); left > 0 {
-			return nil, 0, left
-		}
+	if left := d.early(); left > 0 {
+		return nil, 0, left
 	}
 	bytes := 0
 	for _, c := range q.ops {
@@ -56,6 +54,18 @@ func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) 
 	return batch, d.session, 0
 }
 
+// early is how long the sender waits for more changes. The caller holds the mutex.
+func (d *Desk) early() time.Duration {
+	q := &d.queue
+	switch {
+	case len(q.ops) >= batchOps:
+		return 0
+	case q.wanted <= q.done:
+		return sendAfter - d.Clock.Since(q.ops[0].born)
+	}
+	return q.calls.left(d.Clock.Now())
+}
+
 // sendBatch sends changes and records what became of them.
 func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 	b := &wire.Batch{Ops: make([]*wire.BatchOp, len(batch))}
@@ -63,6 +73,7 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 		b.Ops[i] = c.wire
 	}
 	d.Metrics.DelegationBatches.Inc()
+	began := d.Clock.Now()
 	resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: b}}, session)
 	results := resp.GetBatch().GetResults()
 	if err == nil && len(results) != len(batch) {
@@ -86,6 +97,7 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 		}
 	}
 	d.confirm(len(batch))
+	d.queue.calls.confirmed(d.queue.done, d.Clock.Since(began), d.Clock.Now())
 	if failed { // the table differs from the service's
 		d.giveAll()
 	}
@@ -136,6 +148,7 @@ func (d *Desk) loseAll(err error) {
 		d.lost(c, err)
 	}
 	d.confirm(len(d.queue.ops))
+	d.queue.calls.confirmed(d.queue.done, 0, d.Clock.Now())
 	d.giveAll()
 	d.wake()
 }
