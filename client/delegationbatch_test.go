@@ -54,3 +54,38 @@ func TestProgramsShareBatches(t *testing.T) {
 		require.Zero(t, a.Stats().DelegatedLost)
 	})
 }
+
+// What the service did with delegated directories and new files in them, the client sees: extended
+// attributes, and that a file without a name is no entry.
+func TestTheClientSeesWhatTheServiceDidInADelegatedDirectory(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		sub, err := a.Inodes().Mkdir(c.ctx, dir, "sub", client.NodeOptions{Mode: 0o755, Exclusive: true})
+		require.NoError(t, err)
+		f, err := a.Inodes().Create(c.ctx, sub.Inode(), "f", client.NodeOptions{Mode: 0o644, Exclusive: true})
+		require.NoError(t, err)
+		for _, inode := range []moraine.InodeID{sub.Inode(), f.Inode()} {
+			names, err := a.Xattrs().List(c.ctx, inode)
+			require.NoError(t, err)
+			require.Empty(t, names)
+			require.NoError(t, a.Xattrs().Set(c.ctx, inode, "user.x", []byte("y"), 0))
+			_, err = a.Inodes().Stat(c.ctx, inode)
+			require.NoError(t, err)
+			value, err := a.Xattrs().Get(c.ctx, inode, "user.x")
+			require.NoError(t, err)
+			require.Equal(t, "y", string(value))
+			names, err = a.Xattrs().List(c.ctx, inode)
+			require.NoError(t, err)
+			require.Equal(t, []string{"user.x"}, names)
+		}
+		_, err = a.Inodes().Remove(c.ctx, sub.Inode(), "f", client.RemoveOptions{})
+		require.NoError(t, err)
+		unnamed, err := a.Inodes().CreateUnnamed(c.ctx, sub.Inode(), client.NodeOptions{Mode: 0o600})
+		require.NoError(t, err)
+		require.Zero(t, countOf(c, a, sub.Inode()))
+		_, err = a.Inodes().Remove(c.ctx, dir, "sub", client.RemoveOptions{Directory: true})
+		require.NoError(t, err)
+		require.NoError(t, a.Inodes().Release(c.ctx, unnamed.Inode()))
+		_, err = b.Inodes().Lookup(c.ctx, dir, "sub")
+		require.ErrorIs(t, err, moraine.NotFound)
+	})
+}

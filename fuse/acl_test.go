@@ -1,6 +1,7 @@
 package fuse_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,9 +66,9 @@ func TestAccessControlLists(t *testing.T) {
 	}
 	requireTools(t, "setfacl", "getfacl", "getfattr", "setpriv", "rsync")
 	c := startCluster(t, incluster.Options{})
-	m := mount(t, c, "a")
 	local := t.TempDir()
-	for _, top := range []string{m.dir, local} {
+	tops := []string{local, mount(t, c, "a").dir, mount(t, c, "b", delegating()).dir}
+	for _, top := range tops {
 		for dir := top; dir != "/"; dir = filepath.Dir(dir) { // the test's directories are private
 			if st, err := os.Stat(dir); err == nil && st.Mode()&0o005 == 0 {
 				require.NoError(t, os.Chmod(dir, st.Mode()|0o055))
@@ -80,12 +81,13 @@ func TestAccessControlLists(t *testing.T) {
 	for name, script := range aclCases {
 		t.Run(name, func(t *testing.T) {
 			var out []string
-			for _, dir := range []string{local, m.dir} {
-				dir = filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+			for i, top := range tops {
+				dir := filepath.Join(top, strings.ReplaceAll(name, " ", "-")+fmt.Sprint(i))
 				require.NoError(t, os.Mkdir(dir, 0o755))
 				out = append(out, shell(t, asUser+`cd "$1"; umask 022; `+script, dir))
 			}
 			require.Equal(t, out[0], out[1])
+			require.Equal(t, out[0], out[2], "delegated")
 		})
 	}
 }

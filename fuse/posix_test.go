@@ -26,7 +26,7 @@ const envListed = "MORAINE_TEST_LISTED"
 // passes fails TestPosix: the list must be true.
 func TestPosix(t *testing.T) {
 	if name := os.Getenv(envListed); name != "" {
-		posix(t, name)
+		posix(t, mountOptions{}, name)
 		return
 	}
 	requireFuse(t)
@@ -39,18 +39,25 @@ func TestPosix(t *testing.T) {
 			require.Contains(t, string(out), "--- FAIL: TestPosix/"+name, "it failed in another way")
 		})
 	}
-	var names []string
+	posix(t, mountOptions{}, passing()...)
+}
+
+// TestPosix with a mount to which directories are delegated.
+func TestPosixInDelegatedDirectories(t *testing.T) { posix(t, delegating(), passing()...) }
+
+// passing are the cases that are not listed as failing.
+func passing() (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {
 		if failing[name] == "" {
 			names = append(names, name)
 		}
 	}
-	posix(t, names...)
+	return names
 }
 
-func posix(t *testing.T, names ...string) {
+func posix(t *testing.T, opts mountOptions, names ...string) {
 	c := startCluster(t, incluster.Options{Seed: 1})
-	m := mount(t, c, "c1")
+	m := mount(t, c, "c1", opts)
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			if name == "OpenSymlinkRace" && !testseed.Long() {

@@ -150,6 +150,9 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 		if n := d.nodes[inode]; n != nil && n.dir != nil && !d.followIn(n.dir, req, resp, err) {
 			d.give(n.dir)
 		}
+		if n := d.nodes[inode]; n != nil && req.GetSetXattr() != nil {
+			n.xattrs = true
+		}
 		if link := req.GetLink(); link != nil && link.Inode == inode {
 			d.disown(inode)
 		} else {
@@ -177,6 +180,9 @@ func (d *Desk) followIn(l *dir, req *wire.MetaRequest, resp *wire.MetaResponse, 
 	a := resp.GetEntry().GetAttr()
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_Create:
+		if op.Create.Unlinked {
+			return true
+		}
 		l.put(op.Create.Name, entry{a.GetInode(), a.GetType()})
 	case *wire.MetaRequest_Link:
 		if op.Link.Parent == l.id {

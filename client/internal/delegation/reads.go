@@ -94,7 +94,7 @@ func (d *Desk) Page(ctx context.Context, inode uint64, after string, limit int) 
 	return r, known, err
 }
 
-// HasNoXattrs reports whether an inode was born here, and so has no extended attributes.
+// HasNoXattrs reports whether an inode was born here and got no extended attributes since.
 func (d *Desk) HasNoXattrs(inode uint64) bool {
 	if d == nil || !d.engaged.Load() {
 		return false
@@ -102,7 +102,7 @@ func (d *Desk) HasNoXattrs(inode uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := d.nodes[inode]
-	if n == nil || !n.born {
+	if n == nil || !n.born || n.xattrs {
 		return false
 	}
 	_, err := d.attrOf(inode)

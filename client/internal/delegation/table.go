@@ -19,10 +19,12 @@ type node struct {
 	// has seen it.
 	born bool
 	// old says that a request to the service changed the attributes of a file: they are read there.
-	old  bool
-	dir  *dir    // of a delegated directory
-	made *change // its create, while it is not sent
-	last *change // the newest change of it
+	old bool
+	// xattrs says that it may have extended attributes: only the service sets them.
+	xattrs bool
+	dir    *dir    // of a delegated directory
+	made   *change // its create, while it is not sent
+	last   *change // the newest change of it
 }
 
 // dir is a delegated directory.
