@@ -66,12 +66,13 @@ hosts write them to their disks at once. fsync, and writes to a file that was op
 O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
 reads these bytes. The mount caches nothing that could be stale. With --cache-dir it keeps
 bytes that programs have read on a local disk, for all mounts of the node that name the same
-directory, also after they are restarted. With --delegation a mount that works alone in a
-directory makes, renames and removes entries by itself, and sends them some milliseconds
-later. If it dies it loses the last of them, but nothing that an fsync, or a close of written
-bytes, waited for. Calls wait while the
-cluster elects a leader or restarts, up to --patience. Ctrl-C ends those that have waited
-for a second.
+directory, also after they are restarted. Calls wait while the cluster elects a leader or
+restarts, up to --patience. Ctrl-C ends those that have waited for a second.
+
+While a mount works alone in a directory, it makes, renames and removes entries by itself,
+and sends them some milliseconds later. If it dies it loses the last of them, but nothing
+that an fsync, or a close of written bytes, waited for. With --delegation=false each of these
+calls waits until the servers have it.
 
 The mount allows what its certificate allows. Its --scope is the root of the mount. Root's
 files belong to nobody, unless the certificate was issued with --no-squash. Within that,
@@ -91,7 +92,7 @@ mode, owner and group decide, as on a local disk.`,
 		"Access control lists are attributes: such a mount shows none, and decides by mode, owner and group alone")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
-	f.BoolVar(&o.delegation, "delegation", false, "make and remove entries and small files in this process, and send them a "+
+	f.BoolVar(&o.delegation, "delegation", true, "make and remove entries and small files in this process, and send them a "+
 		"few milliseconds later, while no other client works in the directory")
 	o.node.addFlags(f)
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
