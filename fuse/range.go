@@ -34,7 +34,7 @@ func (o *openFiles) Fallocate(cancel <-chan struct{}, in *gofuse.FallocateIn) go
 	case 0:
 		return status(f.handle.Grow(ctx, off+n))
 	case unix.FALLOC_FL_KEEP_SIZE:
-		return gofuse.OK
+		return status(f.handle.Grow(ctx, 0)) // only the times change
 	case unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE:
 		return status(f.handle.PunchHole(ctx, off, n, 0))
 	case unix.FALLOC_FL_ZERO_RANGE:

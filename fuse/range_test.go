@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/incluster"
@@ -81,6 +82,23 @@ func TestFallocate(t *testing.T) {
 		require.ErrorIs(t, unix.Fallocate(fd, mode, 0, 4096), unix.EOPNOTSUPP)
 	}
 	require.ErrorIs(t, unix.Fallocate(fd, 0, 0, moraine.MaxFileSize+1), unix.EFBIG)
+}
+
+// TestFallocateChangesTheTime: an fallocate that changes no byte and no size sets the time of change.
+func TestFallocateChangesTheTime(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	m := mount(t, c, "c1")
+	fd := opened(t, m.at("file"))
+	_, err := unix.Write(fd, make([]byte, 5000))
+	require.NoError(t, err)
+	for _, mode := range []uint32{0, unix.FALLOC_FL_KEEP_SIZE} {
+		require.NoError(t, os.Chtimes(m.at("file"), time.Unix(1, 0), time.Unix(1, 0)))
+		require.NoError(t, unix.Fallocate(fd, mode, 100, 100))
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(fd, &st))
+		require.NotEqual(t, int64(1), st.Mtim.Sec, "mode %#x", mode)
+		require.EqualValues(t, 5000, st.Size)
+	}
 }
 
 // An allocation makes a file longer than its mount knows it, and cuts nothing of what
