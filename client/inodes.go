@@ -142,20 +142,6 @@ func (n Inodes) Sync(ctx context.Context, dir moraine.InodeID) error {
 	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Desk.Sync(ctx, uint64(dir)))
 }
 
-// Release ends the session's ownership of files without a name (RemoveOptions.Keep); the
-// cluster then frees their content. It skips files that the session does not own, such as those
-// of an expired session.
-func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
-	for batch := range slices.Chunk(inodes, wire.MaxKeep) {
-		_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
-			Inodes: wireInodes(batch)}}})
-		if err != nil {
-			return retry.Wrap("client.Release", batch[0].String(), err)
-		}
-	}
-	return nil
-}
-
 // Rename moves an entry.
 func (n Inodes) Rename(ctx context.Context, from, to Entry, opts RenameOptions) error {
 	op := &wire.Rename{Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,

@@ -7,20 +7,22 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
-// orphans are files without a name that the session keeps, since the client had them open when
-// others removed them. The mutex of contents guards them.
+// orphans are files without a name that the session keeps: the client had them open when others
+// removed them, or their release failed. The mutex of contents guards them.
 type orphans struct {
 	kept map[moraine.InodeID]struct{}
-	// closed are those that nobody has open any more. ready gets a value when there are some.
+	// closed are those that nobody has open any more, maxClosed at most. ready gets a value when there are some.
 	closed []moraine.InodeID
 	ready  chan struct{}
 }
 
-// Open implements session.Files.
-func (s *contents) Open() []moraine.InodeID {
+// OpenFiles implements session.Files.
+func (s *contents) OpenFiles() []moraine.InodeID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	open := slices.Collect(maps.Keys(s.opening))
@@ -52,6 +54,9 @@ func (s *contents) closed(inode moraine.InodeID) {
 		return
 	}
 	delete(o.kept, inode)
+	if len(o.closed) == maxClosed {
+		return
+	}
 	o.closed = append(o.closed, inode)
 	select {
 	case o.ready <- struct{}{}:
@@ -59,34 +64,71 @@ func (s *contents) closed(inode moraine.InodeID) {
 	}
 }
 
+// takeClosed returns the orphans that are closed, and leaves none.
+func (s *contents) takeClosed() []moraine.InodeID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	closed := s.orphans.closed
+	s.orphans.closed = nil
+	return closed
+}
+
 const (
+	// maxClosed bounds the orphans that wait for their release. Others stay until the session ends.
+	maxClosed = 64 << 10
+	// releaseBatch bounds the inodes in one request.
+	releaseBatch = 256
 	// firstRelease and lastRelease are the first and the longest pause after a release that failed.
-	firstRelease, lastRelease = time.Second, time.Minute
+	firstRelease, lastRelease = time.Second, 5 * time.Minute
+	// releaseLog is the least time between two log lines about failed releases.
+	releaseLog = 10 * time.Second
 )
+
+// Release ends the session's ownership of files without a name (RemoveOptions.Keep); the
+// cluster then frees their content. It skips files that the session does not own, such as those
+// of an expired session. After an error the client repeats the release in the background, ever
+// less often and at least each 5 minutes, until it succeeds or the client closes.
+func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
+	err := n.release(ctx, inodes)
+	if err != nil {
+		n.c.contents.Kept(inodes)
+	}
+	return err
+}
+
+// release sends the requests of a Release.
+func (n Inodes) release(ctx context.Context, inodes []moraine.InodeID) error {
+	for batch := range slices.Chunk(inodes, releaseBatch) {
+		_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
+			Inodes: wireInodes(batch)}}})
+		if err != nil {
+			return retry.Wrap("client.Release", batch[0].String(), err)
+		}
+	}
+	return nil
+}
 
 // releaseOrphans releases the orphans that are closed, until ctx ends. After that the end of the
 // session does.
 func (n Inodes) releaseOrphans(ctx context.Context, clk clock.Clock) {
 	s, pause := n.c.contents, firstRelease
+	var logged time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.orphans.ready:
 		}
-		s.mu.Lock()
-		closed := s.orphans.closed
-		s.orphans.closed = nil
-		s.mu.Unlock()
-		err := n.Release(ctx, closed...)
+		closed := s.takeClosed()
+		err := n.Release(ctx, closed...) // after an error they are ready again
 		if err == nil {
 			pause = firstRelease
 			continue
 		}
-		if ctx.Err() == nil {
+		if now := clk.Now(); ctx.Err() == nil && now.Sub(logged) >= releaseLog {
 			n.c.log.Warn("removed files were not released after their last close; the client tries again", "files", len(closed), "err", err)
+			logged = now
 		}
-		s.Kept(closed) // which makes them ready again
 		select {
 		case <-ctx.Done():
 		case <-clk.After(pause):

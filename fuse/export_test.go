@@ -42,13 +42,6 @@ func (m *Mount) Entries() (files, inodes, dirs int) {
 	return len(m.fs.files.handles), len(m.fs.files.inodes), len(m.fs.dirs.open)
 }
 
-// Orphans returns how many files without a name wait to be released again.
-func (m *Mount) Orphans() int {
-	m.fs.orphans.mu.Lock()
-	defer m.fs.orphans.mu.Unlock()
-	return len(m.fs.orphans.waiting)
-}
-
 // InterruptAfter makes a signal end calls that have taken d; 0: the default time.
 func (m *Mount) InterruptAfter(d time.Duration) {
 	if d == 0 {

@@ -25,7 +25,6 @@ type openFiles struct {
 	background sync.WaitGroup
 	closings   closings
 	unlocking  context.Context // of the commits before an unlock that nobody waits for
-	orphans    *orphans        // files whose release failed
 	ended      atomic.Bool     // the mount is detached
 }
 
@@ -81,9 +80,7 @@ func (o *openFiles) release(s *openInode, release bool) {
 		return
 	}
 	o.background.Go(func() {
-		if err := o.client.Inodes().Release(o.life, s.inode); err != nil {
-			o.orphans.add(o.life, s.inode, err)
-		}
+		_ = o.client.Inodes().Release(o.life, s.inode) // the client repeats it
 		o.files.endLoss(s, false)
 	})
 }

@@ -156,7 +156,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		c.root = deps.Client.Root()
 	}
 	c.undisturbed.Store(int64(undisturbed))
-	files := &openFiles{calls: c, level: cfg.Level, orphans: newOrphans(deps.Client.Inodes().Release, deps.Log), reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
+	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
 	files.pages = newPages(rawclient.Of(deps.Client), files.files.isWritten, c.node, deps.Metrics.Reads)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
@@ -213,7 +213,6 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	}
 	stopUnlocking()
 	m.fs.background.Wait()
-	m.fs.orphans.end()
 	open := m.fs.files.all()
 	err = errors.Join(err, m.fs.files.closeAll(m.fs.life))
 	for _, f := range open {

@@ -17,9 +17,7 @@ func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *go
 	s, err := o.files.pin(ctx, attr.Inode())
 	if err != nil {
 		o.background.Go(func() { // nobody will close it
-			if err := o.client.Inodes().Release(o.life, attr.Inode()); err != nil {
-				o.orphans.add(o.life, attr.Inode(), err)
-			}
+			_ = o.client.Inodes().Release(o.life, attr.Inode()) // the client repeats it
 		})
 		return status(err)
 	}

@@ -81,7 +81,7 @@ type table struct {
 	times   times
 	asks    map[uint64]*ask
 	apart   bool             // content is not sent with the create of its file: one such create failed
-	faults  map[uint64]error // of inodes: what a change lost, until somebody hears of it
+	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
 	used    uint64           // counts uses of directories
 	giving  []uint64         // directories that are being given back, in order
 }

@@ -11,9 +11,9 @@ import (
 
 // Files are the files that a client has open. Its methods may be called concurrently.
 type Files interface {
-	// Open returns the files that are open or being opened. An open counts from before it reads
+	// OpenFiles returns the files that are open or being opened. An open counts from before it reads
 	// the attributes of the file.
-	Open() []moraine.InodeID
+	OpenFiles() []moraine.InodeID
 	// Kept says that the session keeps files without a name, or may keep them. Once they are
 	// closed they must be released.
 	Kept(inodes []moraine.InodeID)
@@ -47,7 +47,7 @@ func (o *Orphans) keepOpen(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.term/6) // the renewals must go on
 	defer cancel()
-	if err := o.keep(ctx, s, o.files.Open()); err != nil {
+	if err := o.keep(ctx, s, o.files.OpenFiles()); err != nil {
 		return err
 	}
 	s.kept.Store(lingered)
