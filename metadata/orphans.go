@@ -79,7 +79,7 @@ func (d *sessionDesk) endLingers(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// lingered returns the number of the last orphan that a session may be told. Its client must not
+// lingered returns the number of the last orphan that a reply to a session may name. Its client must not
 // open a later file by a name that its cache still has.
 func (d *sessionDesk) lingered(id uint64) (last uint64, err error) {
 	err = d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {

@@ -25,9 +25,9 @@ type holder struct {
 	// session that has not carried out mark by the next renewal is not renewed.
 	carried, mark uint64
 	returns       uint64 // number of the last request that returned leases
-	// told is the last orphan that the session may be told (Settled), and next the one after it, once
-	// the recall number nextAfter is carried out.
-	told, next, nextAfter uint64
+	// settled is the last orphan whose number the session may get (Settled), and next the one after
+	// it, once the recall number nextAfter is carried out.
+	settled, next, nextAfter uint64
 	// ended says that the session must begin again. Until it does, or its term ends, it may still
 	// trust its leases.
 	ended bool
@@ -43,9 +43,9 @@ func (t *Table) ranOut(h *holder, now time.Time) bool {
 	return true
 }
 
-// Settled returns the number of the last orphan of which a session may be told, 0 if that is not known. last is
-// the number of the last one in the state. The session then has carried out the recalls of all names
-// that these files had: it opens none of them by a name in its cache any more.
+// Settled returns the number of the last orphan that a reply to a session may name, 0 if that is not
+// known. last is the number of the last one in the state. The session then has carried out the recalls
+// of all names that these files had: it opens none of them by a name in its cache any more.
 func (t *Table) Settled(id, last uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,16 +56,16 @@ func (t *Table) Settled(id, last uint64) uint64 {
 	case h == nil || t.ranOut(h, t.now()):
 		return last // it trusts nothing in its cache
 	case h.ended:
-		return h.told
+		return h.settled
 	}
 	if h.acked >= h.nextAfter {
-		h.told = max(h.told, h.next)
+		h.settled = max(h.settled, h.next)
 		h.next, h.nextAfter = last, h.sent
 	}
 	if h.acked >= h.nextAfter {
-		h.told = h.next
+		h.settled = h.next
 	}
-	return h.told
+	return h.settled
 }
 
 // Sweep frees the registrations that have ended.

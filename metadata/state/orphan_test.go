@@ -32,7 +32,7 @@ func (c *client) unlink(parent uint64, name string, keep bool) {
 	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: parent, Name: name, Keep: keep}}}))
 }
 
-// exists reports whether the state has an inode.
+// there reports whether the state has an inode.
 func (c *client) there(inode uint64) bool {
 	c.t.Helper()
 	return kind(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: inode}}})) == "ok"
@@ -155,15 +155,15 @@ type orphanFile struct {
 	inode   uint64
 	name    string // "": none
 	lingers bool
-	keepers []*client
+	keptBy  []*client
 }
 
 // TestRandomOrphans: sessions create, replace, remove, keep and release files, and end. A file exists
 // as long as it has a name, lingers, or a session keeps it.
 func TestRandomOrphans(t *testing.T) {
-	first := testseed.First(t)
-	for s := range uint64(4) {
-		m := &orphanModel{bench: newBench(t), rng: rand.New(rand.NewPCG(first+s, 1))}
+	first, n := testseed.First(t), testseed.Runs(t, 4, 100)
+	for seed := first; seed < first+uint64(n); seed++ {
+		m := &orphanModel{bench: newBench(t), rng: rand.New(rand.NewPCG(seed, 1))}
 		root := m.open(nil)
 		for range 300 {
 			m.step(root)
@@ -177,7 +177,7 @@ func TestRandomOrphans(t *testing.T) {
 		m.check()
 		for _, f := range m.files {
 			if f.name == "" && root.there(f.inode) {
-				t.Fatalf("seed %d: inode %x is left", first+s, f.inode)
+				t.Fatalf("seed %d: inode %x is left", seed, f.inode)
 			}
 		}
 	}
@@ -201,12 +201,12 @@ func (m *orphanModel) step(root *client) {
 	case op == 8:
 		f := m.files[m.rng.IntN(len(m.files))]
 		m.ok(c.release(f.inode))
-		f.keepers = slices.DeleteFunc(f.keepers, func(o *client) bool { return o == c })
+		f.keptBy = slices.DeleteFunc(f.keptBy, func(o *client) bool { return o == c })
 	case m.rng.IntN(3) == 0 && len(m.sessions) > 2:
 		m.expire(c)
 		m.sessions = slices.Delete(m.sessions, at, at+1)
 		for _, f := range m.files {
-			f.keepers = slices.DeleteFunc(f.keepers, func(o *client) bool { return o == c })
+			f.keptBy = slices.DeleteFunc(f.keptBy, func(o *client) bool { return o == c })
 		}
 	default:
 		m.end()
@@ -215,7 +215,7 @@ func (m *orphanModel) step(root *client) {
 		m.check()
 	}
 	for _, f := range m.files {
-		if want := f.name != "" || f.lingers || len(f.keepers) > 0; root.there(f.inode) != want {
+		if want := f.name != "" || f.lingers || len(f.keptBy) > 0; root.there(f.inode) != want {
 			m.t.Fatalf("inode %x (%+v) exists: %t", f.inode, f, !want)
 		}
 	}
@@ -237,17 +237,17 @@ func (m *orphanModel) remove(c *client, f *orphanFile) {
 	f.name, f.lingers = "", true
 	m.lingers = append(m.lingers, f)
 	if keep {
-		f.keepers = append(f.keepers, c)
+		f.keptBy = append(f.keptBy, c)
 	}
 }
 
 func (m *orphanModel) keep(c *client, f *orphanFile) {
-	may := f.name == "" && (f.lingers || len(f.keepers) > 0)
+	may := f.name == "" && (f.lingers || len(f.keptBy) > 0)
 	if got := c.keep(f.inode); len(got) > 0 != may {
 		m.t.Fatalf("keep of inode %x (%+v): %x", f.inode, f, got)
 	}
-	if may && !slices.Contains(f.keepers, c) {
-		f.keepers = append(f.keepers, c)
+	if may && !slices.Contains(f.keptBy, c) {
+		f.keptBy = append(f.keptBy, c)
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 
 // owned checks the files without a name that sessions own or keep, and the orphans that linger.
 func (c *nameChecks) owned() error {
-	keepers := map[moraine.InodeID]uint64{}
+	keptBy := map[moraine.InodeID]uint64{}
 	err := c.each(record.TabSessionInode, func(key, _ []byte) error {
 		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
-		keepers[id]++
+		keptBy[id]++
 		if i := c.inodes[id]; i == nil || i.Owner != s && !i.Orphan() {
 			c.problem("session %s lists inode %s, which another session owns or none", s, id)
 		}
@@ -32,8 +32,8 @@ func (c *nameChecks) owned() error {
 		return err
 	})
 	for _, i := range c.sorted() {
-		if i.Linger != lingers[i.Id] || i.Orphan() && i.Keepers != keepers[i.Id] {
-			c.problem("inode %s counts %d sessions that keep it, and lingers under number %d, but has %d and %d", i.Id, i.Keepers, i.Linger, keepers[i.Id], lingers[i.Id])
+		if i.Linger != lingers[i.Id] || i.Orphan() && i.KeptBy != keptBy[i.Id] {
+			c.problem("inode %s counts %d sessions that keep it, and lingers under number %d, but has %d and %d", i.Id, i.KeptBy, i.Linger, keptBy[i.Id], lingers[i.Id])
 		}
 	}
 	return err

@@ -44,7 +44,7 @@ func Hold(t *kvtx.Tx, i *record.Inode) {
 
 // keep has the session keep an orphan that it does not keep yet.
 func keep(t *kvtx.Tx, i *record.Inode) {
-	i.Keepers++
+	i.KeptBy++
 	t.Put(t.K.SessionInode(t.Session.Id, i.Id), []byte{record.SessionVersion})
 	tree.PutInode(t, i)
 }
@@ -52,7 +52,7 @@ func keep(t *kvtx.Tx, i *record.Inode) {
 // unkeep ends the keeping of an orphan by a session, which keeps it.
 func unkeep(t *kvtx.Tx, i *record.Inode, s moraine.SessionID) error {
 	t.Del(t.K.SessionInode(s, i.Id))
-	i.Keepers--
+	i.KeptBy--
 	return dropUnkept(t, i)
 }
 

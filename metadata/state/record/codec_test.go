@@ -72,7 +72,7 @@ var codecs = append([]valueKind{
 	}},
 	{"file", (&Inode{Typ: TypeFile, Mode: 0o644, Uid: 1000, Gid: 100, Nlink: 1, Tenant: 2, Parent: moraine.RootInode, Atime: 1, Mtime: -2, Ctime: 3,
 		Size: 1 << 40, Stored: 1 << 39, Generation: 1<<56 | 9, Level: moraine.NVMe, Degraded: 2, Content: 77, Refs: 3, LastEnd: 1 << 38}).Encode(), againInode},
-	{"orphan", (&Inode{Typ: TypeFile, Keepers: 2, Linger: 300, From: 1<<40 | 7, Generation: 1}).Encode(), againInode},
+	{"orphan", (&Inode{Typ: TypeFile, KeptBy: 2, Linger: 300, From: 1<<40 | 7, Generation: 1}).Encode(), againInode},
 	{"linger", EncodeLinger(1<<40 | 7), encodes(DecodeLinger, EncodeLinger)},
 	{"unlinked", (&Inode{Typ: TypeFile, Owner: 5, Generation: 1}).Encode(), againInode},
 	{"directory", (&Inode{Typ: TypeDirectory, Mode: 0o755, Nlink: 3, Entries: 12, ManyLinks: true}).Encode(), againInode},

@@ -65,7 +65,7 @@ func tripsOf[R any](encode func(R) []byte, decode func([]byte) (R, error), key, 
 }
 
 const (
-	onlyFile      = " Size Stored Evicted Inline Generation Level Degraded Content Refs LastEnd Object ObjectGen Keepers Linger From"
+	onlyFile      = " Size Stored Evicted Inline Generation Level Degraded Content Refs LastEnd Object ObjectGen KeptBy Linger From"
 	onlyDirectory = " Entries Step Policy Reserved Delegate"
 	inodeKey      = "Id Leased Home"
 )

@@ -34,8 +34,8 @@ type Inode struct {
 	ManyLinks bool
 	// Owner is the session that has a file without a name open.
 	Owner moraine.SessionID
-	// Keepers, Linger and From are of an orphan (orphan.go).
-	Keepers, Linger     uint64
+	// KeptBy, Linger and From are of an orphan (orphan.go).
+	KeptBy, Linger      uint64
 	From                moraine.InodeID
 	Atime, Mtime, Ctime int64 // wall clock time in nanoseconds
 	Target              string
