@@ -17,8 +17,8 @@ type operation struct {
 	// uses is how many open files it needs, and paths how many names.
 	uses, paths int
 	// opens: its slot gets a file. content: it looks at or changes what files have.
-	// removes: a file may lose its last name. locks: it asks for a lock.
-	opens, content, removes, locks bool
+	// locks: it asks for a lock.
+	opens, content, locks bool
 	// flags are those of which a step has one.
 	flags []int
 	// do makes the calls on one side, and returns what they answered.

@@ -13,8 +13,8 @@ import (
 var nameCalls = []operation{
 	{name: "mkdir", weight: 8, paths: 1, do: func(d *side, s *step) string { return result(unix.Mkdirat(d.top, s.path, s.mode)) }},
 	{name: "rmdir", weight: 4, paths: 1, do: func(d *side, s *step) string { return result(unix.Unlinkat(d.top, s.path, unix.AT_REMOVEDIR)) }},
-	{name: "unlink", weight: 6, paths: 1, removes: true, do: func(d *side, s *step) string { return result(unix.Unlinkat(d.top, s.path, 0)) }},
-	{name: "rename", weight: 14, paths: 2, removes: true,
+	{name: "unlink", weight: 6, paths: 1, do: func(d *side, s *step) string { return result(unix.Unlinkat(d.top, s.path, 0)) }},
+	{name: "rename", weight: 14, paths: 2,
 		flags: []int{0, 0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE, unix.RENAME_EXCHANGE, unix.RENAME_NOREPLACE | unix.RENAME_EXCHANGE},
 		do: func(d *side, s *step) string {
 			return result(unix.Renameat2(d.top, s.path, d.top, s.path2, uint(s.flags)))

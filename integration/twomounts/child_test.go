@@ -2,6 +2,7 @@ package twomounts_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -43,24 +44,18 @@ const above = "/1/2/3/"
 
 // perform carries out a task, compares the trees, and removes them.
 func (w *world) perform(t task) error {
-	for i, dir := range append(t.Mounts[:], t.Ext4) {
-		if i != 1 && i != 2 { // the mounts share them
-			if err := os.MkdirAll(dir+above+"top", 0o755); err != nil {
-				return err
-			}
-			if err := os.Chmod(dir+above+"top", 0o777); err != nil {
-				return err
-			}
-		}
-		if i == 2 {
-			continue // it first looks at the end
-		}
-		fd, err := unix.Open(dir+above+"top", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
+	for _, dir := range []string{t.Mounts[max(t.Delegated, 0)], t.Ext4} { // the mounts share it
+		if err := os.MkdirAll(dir+above+"top", 0o755); err != nil {
 			return err
 		}
-		w.sides[min(i, 2)] = newSide([]string{"mount A", "mount B", "", "ext4"}[i], fd)
+		if err := os.Chmod(dir+above+"top", 0o777); err != nil {
+			return err
+		}
 	}
+	if err := t.delegate(); err != nil {
+		return err
+	}
+	w.sides = [3]*side{newSide("mount A", t.Mounts[0]), newSide("mount B", t.Mounts[1]), newSide("ext4", t.Ext4)}
 	list := stepsOf(t.Seed, t.Steps)
 	only := t.Only
 	if only == nil {
@@ -70,6 +65,7 @@ func (w *world) perform(t task) error {
 	}
 	for _, i := range only {
 		began := time.Now()
+		t.inTurns(i, &list[i])
 		if err := w.take(i, &list[i]); err != nil {
 			return fmt.Errorf("\n%s at step %d %w", differs, i, err)
 		}
@@ -92,6 +88,34 @@ func (w *world) perform(t task) error {
 		}
 	}
 	return nil
+}
+
+// delegate has a mount get its root delegated: it makes two names there, and waits until
+// its kernel no longer answers for the directory by itself (half a second). What the mount
+// makes below is delegated from its start.
+func (t *task) delegate() error {
+	if t.Delegated < 0 {
+		return nil
+	}
+	for _, name := range []string{"/first", "/second"} {
+		dir := t.Mounts[t.Delegated] + above + "top" + name
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Remove(dir)); err != nil {
+			return err
+		}
+	}
+	time.Sleep(time.Second)
+	return nil
+}
+
+// inTurns has the mounts take turns of some steps, if one takes delegated directories.
+// Only at the end of a turn the other one looks: that ends a delegation.
+func (t *task) inTurns(i int, s *step) {
+	if t.Delegated < 0 {
+		return
+	}
+	turn := 80 * int(1+t.Seed/4%3)
+	s.mount, s.stays = (t.Delegated+i/turn)%2, true
+	s.unseen = i%turn != turn-1
 }
 
 // difference are the lines that differ.

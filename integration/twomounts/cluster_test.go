@@ -21,17 +21,19 @@ import (
 	"github.com/morainefs/moraine/transport/memnet"
 )
 
-// arena is a cluster with its mounts, and an empty directory on ext4.
-type arena struct {
+// bench is a cluster with its mounts, and an empty directory on ext4.
+type bench struct {
 	*incluster.Cluster
 	// dirs are those of the mounts: two for the steps, and one that only looks at the end.
 	dirs [3]string
-	ext4 string
+	// delegated is that of a mount whose client takes delegated directories.
+	delegated string
+	ext4      string
 	// admin sees the whole cluster.
 	admin *incluster.Client
 }
 
-func newArena(t *testing.T) *arena {
+func newBench(t *testing.T) *bench {
 	t.Helper()
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil || os.Geteuid() != 0 {
@@ -47,20 +49,21 @@ func newArena(t *testing.T) *arena {
 		stop()
 	})
 	require.NoError(t, c.WaitReady(ctx))
-	a := &arena{Cluster: c, ext4: ext4(t)}
-	for i := range a.dirs {
-		a.dirs[i] = a.mount(t, fmt.Sprint("c", i+1))
+	b := &bench{Cluster: c, ext4: ext4(t)}
+	for i := range b.dirs {
+		b.dirs[i] = b.mount(t, fmt.Sprint("c", i+1), client.Config{})
 	}
-	a.admin, err = c.Admin(ctx, "admin")
+	b.delegated = b.mount(t, "delegated", client.Config{Delegation: true})
+	b.admin, err = c.Admin(ctx, "admin")
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, a.admin.Close()) })
-	return a
+	t.Cleanup(func() { require.NoError(t, b.admin.Close()) })
+	return b
 }
 
 // mount mounts the cluster's root with a client of its own, until the test ends.
-func (a *arena) mount(t *testing.T, node string) string {
+func (b *bench) mount(t *testing.T, node string, cfg client.Config) string {
 	t.Helper()
-	cl, err := a.ClientWith(t.Context(), node, client.Config{})
+	cl, err := b.ClientWith(t.Context(), node, cfg)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	m, err := fuse.New(fuse.Config{Dir: dir, AllowOther: true}, fuse.Deps{Client: cl.Client, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
@@ -100,13 +103,49 @@ func ext4(t *testing.T) string {
 	return dir
 }
 
-// check finds nothing wrong in the metadata and on the devices.
-func (a *arena) check(t *testing.T) {
+// mounts are those of a seed.
+func (b *bench) mounts(seed uint64) [3]string {
+	dirs := b.dirs
+	if i := delegatedOf(seed); i >= 0 {
+		dirs[i] = b.delegated
+	}
+	return dirs
+}
+
+// delegatedOf is which of the mounts of a seed takes delegated directories: in half of
+// the seeds one of the first two, in others none (-1).
+func delegatedOf(seed uint64) int {
+	if seed%2 == 0 {
+		return -1
+	}
+	return int(seed / 2 % 2)
+}
+
+// delegations counts what the service has delegated, and the changes made there.
+func (b *bench) delegations(t *testing.T) (directories, changes float64) {
 	t.Helper()
-	require.NoError(t, a.Check())
-	d := a.Dialer(transport.RoleAdmin, "checker")
+	for _, reg := range b.Metrics.Clients() {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			switch f.GetName() {
+			case "moraine_client_delegations_total":
+				directories += f.GetMetric()[0].GetCounter().GetValue()
+			case "moraine_client_delegated_changes_total":
+				changes += f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+	}
+	return directories, changes
+}
+
+// check finds nothing wrong in the metadata and on the devices.
+func (b *bench) check(t *testing.T) {
+	t.Helper()
+	require.NoError(t, b.Check())
+	d := b.Dialer(transport.RoleAdmin, "checker")
 	defer d.Close()
-	r, err := fsck.New(fsck.Config{}, fsck.Deps{Meta: rawclient.Of(a.admin.Client).Meta, Chunks: d.Chunks, Walk: a.admin.Walk}).Run(t.Context())
+	r, err := fsck.New(fsck.Config{}, fsck.Deps{Meta: rawclient.Of(b.admin.Client).Meta, Chunks: d.Chunks, Walk: b.admin.Walk}).Run(t.Context())
 	require.NoError(t, err)
 	require.True(t, r.Clean(), "%+v", r)
 }

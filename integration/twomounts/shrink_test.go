@@ -16,8 +16,10 @@ type task struct {
 	// Mounts are directories of the mounts, and Ext4 one on ext4. Each is a new one.
 	Mounts [3]string
 	Ext4   string
-	Seed   uint64
-	Steps  int
+	// Delegated is the mount that takes delegated directories, -1 for none.
+	Delegated int
+	Seed      uint64
+	Steps     int
 	// Only, if not nil, are the steps of the list that are taken.
 	Only []int
 	// Chosen are the open files that steps of an earlier run have used.
@@ -29,7 +31,7 @@ type choices map[int][3]int
 
 // run is the run of a seed.
 type run struct {
-	*arena
+	*bench
 	seed  uint64
 	steps int
 	tries int
@@ -44,8 +46,8 @@ const patience = 3 * time.Minute
 func (r *run) try(only []int) (said string, ok bool) {
 	r.tries++
 	name := fmt.Sprintf("/%d-%d", r.seed, r.tries)
-	work := task{Ext4: r.ext4 + name, Seed: r.seed, Steps: r.steps, Only: only, Chosen: r.chosen}
-	for i, d := range r.dirs {
+	work := task{Ext4: r.ext4 + name, Delegated: delegatedOf(r.seed), Seed: r.seed, Steps: r.steps, Only: only, Chosen: r.chosen}
+	for i, d := range r.mounts(r.seed) {
 		work.Mounts[i] = d + name
 	}
 	b, err := json.Marshal(work)

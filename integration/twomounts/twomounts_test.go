@@ -22,27 +22,31 @@ import (
 
 // Two mounts do what one directory on ext4 does.
 func TestTwoMountsEqualADirectoryOnExt4(t *testing.T) {
-	a := newArena(t)
+	b := newBench(t)
 	first, n := testseed.First(t), testseed.Runs(t, 4, 200)
 	for seed := first; seed < first+uint64(n); seed++ {
-		r := run{arena: a, seed: seed, steps: testseed.Of(250, 400)}
+		r := run{bench: b, seed: seed, steps: testseed.Of(250, 400)}
 		if said, ok := r.try(nil); !ok {
 			t.Fatalf("MORAINE_TEST_SEED=%d MORAINE_TEST_RUNS=1 repeats it.\n%s\n%s", seed, said, r.shrink(said))
 		}
-		a.requireEmpty(t)
+		b.requireEmpty(t)
 		if seed%20 == 0 || seed == first+uint64(n)-1 {
-			a.check(t)
+			b.check(t)
 		}
 	}
-	t.Logf("seeds %d to %d", first, first+uint64(n)-1)
+	directories, changes := b.delegations(t)
+	if n >= 20 {
+		require.NotZero(t, changes, "no seed has changed a delegated directory")
+	}
+	t.Logf("seeds %d to %d; %v delegated directories with %v changes", first, first+uint64(n)-1, directories, changes)
 }
 
 // requireEmpty requires that a seed has left nothing behind. Files that were open are
 // freed a moment after their close.
-func (a *arena) requireEmpty(t *testing.T) {
+func (b *bench) requireEmpty(t *testing.T) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		u, err := a.admin.Quotas().Usage(t.Context(), moraine.RootInode)
+		u, err := b.admin.Quotas().Usage(t.Context(), moraine.RootInode)
 		require.NoError(c, err)
 		require.Zero(c, u.Usage.Bytes)
 		require.LessOrEqual(c, u.Usage.Inodes, uint64(1))

@@ -15,18 +15,27 @@ const differs = "DIFFERS"
 // side is a tree with open files: that of a mount, or that on ext4.
 type side struct {
 	name string
-	top  int // a descriptor of its root
+	dir  string
+	top  int // a descriptor of its root, -1 until a step needs it
 	fds  [slots]int
 	// opened is what the step has opened, -1 for nothing.
 	opened int
 }
 
-func newSide(name string, top int) *side {
-	s := &side{name: name, top: top, opened: -1}
+func newSide(name, dir string) *side {
+	s := &side{name: name, dir: dir + above + "top", top: -1, opened: -1}
 	for i := range s.fds {
 		s.fds[i] = -1
 	}
 	return s
+}
+
+// find opens the root. A mount that has not done so has nothing of it in its cache.
+func (s *side) find() (err error) {
+	if s.top < 0 {
+		s.top, err = unix.Open(s.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	return err
 }
 
 // world is what the steps change. An open file is open on one mount, and on ext4.
@@ -63,12 +72,16 @@ func (w *world) take(number int, s *step) error {
 	if by := w.openedBy(s.slot); s.op.uses > 0 && by >= 0 && by != m || s.op.uses == 2 && w.openedBy(s.slot2) == 1-m {
 		return nil // another step that opened them is left out
 	}
+	for _, d := range []*side{w.sides[m], w.sides[onExt4]} {
+		if err := d.find(); err != nil {
+			return fmt.Errorf("%v: the root of %s: %w", s, d.name, err)
+		}
+	}
 	fmt.Printf("step %d: %v", number, s)
 	if s.op.opens && w.isSpecial(s.path) {
 		fmt.Print(" (skipped: a special file)")
 		return nil
 	}
-	w.closeElsewhere(s, m)
 	if s.op.content {
 		w.enter(m)
 	}
@@ -89,6 +102,9 @@ func (w *world) take(number int, s *step) error {
 			w.sides[i].fds[s.slot], w.sides[i].opened = w.sides[i].opened, -1
 		}
 	}
+	if s.unseen {
+		return nil
+	}
 	return w.lookFrom(1-m, s)
 }
 
@@ -98,7 +114,7 @@ func (w *world) choose(s *step) {
 		return
 	}
 	for i := range slots {
-		if slot := (s.slot + i) % slots; w.openedBy(slot) >= 0 {
+		if slot := (s.slot + i) % slots; w.openedBy(slot) >= 0 && (!s.stays || w.openedBy(slot) == s.mount) {
 			s.slot, s.mount = slot, w.openedBy(slot)
 			break
 		}
@@ -141,28 +157,6 @@ func (w *world) enter(m int) {
 	}
 }
 
-// removedElsewhere is a switch: files that one mount has open may lose their last
-// name through the other one.
-const removedElsewhere = false
-
-// closeElsewhere closes what the other mount has open, if the step would remove it.
-func (w *world) closeElsewhere(s *step, m int) {
-	if removedElsewhere || !s.op.removes {
-		return
-	}
-	for _, p := range []string{s.path, s.path2} {
-		var st unix.Stat_t
-		if unix.Fstatat(w.sides[onExt4].top, p, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Nlink > 1 {
-			continue
-		}
-		for slot := range slots {
-			if w.openedBy(slot) == 1-m && w.inodeOf(slot) == st.Ino {
-				w.close(slot)
-			}
-		}
-	}
-}
-
 // inodeOf is the inode of an open file on ext4.
 func (w *world) inodeOf(slot int) uint64 {
 	var st unix.Stat_t
@@ -200,6 +194,9 @@ func (w *world) closeAll() {
 // lookFrom compares the names of a step from the other mount. It sees each change at
 // once, but for what is written and not synced.
 func (w *world) lookFrom(m int, s *step) error {
+	if err := w.sides[m].find(); err != nil {
+		return fmt.Errorf("%v: the root of %s: %w", s, w.sides[m].name, err)
+	}
 	for _, p := range []string{s.path, s.path2}[:s.op.paths] {
 		unsynced := false
 		var st unix.Stat_t
