@@ -101,6 +101,11 @@ func (w *world) requireObject(t *testing.T, at string, want []byte) {
 func (w *world) requireTidy(t *testing.T, objects int) {
 	t.Helper()
 	w.settle(t)
+	eventually(t, time.Minute, "files that were replaced to linger no more", func() (bool, string) {
+		have := w.look(t).objects
+		return len(have) <= objects, fmt.Sprint(have)
+	})
+	w.settle(t)
 	a := w.look(t)
 	require.Empty(t, a.wrong())
 	require.Len(t, a.objects, objects)

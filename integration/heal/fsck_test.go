@@ -484,7 +484,7 @@ func TestFsckLooksTwice(t *testing.T) {
 			if req.GetCheckChunks().GetSlice() != nil && !removed {
 				removed = true
 				require.NoError(t, w.admin.Remove(ctx, "/f"))
-				time.Sleep(10 * time.Second) // it is deleted meanwhile
+				time.Sleep(time.Minute) // it lingers, and is deleted meanwhile
 			}
 			return rawclient.Of(w.admin).Meta(ctx, req)
 		}})

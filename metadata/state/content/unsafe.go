@@ -256,7 +256,7 @@ func LostFile(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*wire.LostFile, 
 	if kvtx.MoraineKind(err) == moraine.NotFound {
 		return nil, nil
 	}
-	if err != nil || !i.Lost() {
+	if err != nil || !i.Lost() || i.Orphan() { // nobody can write a removed file again
 		return nil, err
 	}
 	path, below, err := tree.PathUnder(v, sc.Root, id)
