@@ -97,11 +97,31 @@ func whyNot(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) (string, error
 	if _, inherits, err := t.Get(t.K.Xattr(dir.Id, moraine.DefaultACL)); err != nil || inherits {
 		return "new entries inherit an access control list", err
 	}
+	if in, err := hidden(&t.View, dir); err != nil || in {
+		return "the directory belongs to the service", err // removals of others make entries in a trash
+	}
 	limited, err := hasQuota(&t.View, dir.Id)
 	if err != nil || limited {
 		return "a quota limits the directory", err
 	}
 	return "", nil
+}
+
+// hidden reports whether a directory is in a trash, or in another directory of the service.
+func hidden(v *kvtx.View, dir *record.Inode) (bool, error) {
+	for depth := 0; depth <= kvtx.MaxDepth; depth++ {
+		if moraine.IsReserved(dir.Name) {
+			return true, nil
+		}
+		if dir.Parent == 0 {
+			return false, nil
+		}
+		var err error
+		if dir, err = tree.Ancestor(v, dir.Parent); err != nil {
+			return false, kvtx.Damaged(err)
+		}
+	}
+	return false, nil
 }
 
 // hasQuota reports whether a directory, or one above it, has a quota.

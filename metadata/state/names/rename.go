@@ -87,7 +87,7 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "the new directory is more than %d directories deep: move it higher up first", kvtx.MaxDepth)
 		}
 		var err error
-		if at, err = tree.Inode(t, at.Parent); err != nil {
+		if at, err = tree.Ancestor(&t.View, at.Parent); err != nil {
 			return err
 		}
 	}

@@ -119,8 +119,13 @@ func subdirectory(t *kvtx.Tx, dir *record.Inode, name string, like *record.Inode
 		return nil, false, err
 	}
 	if ok && e.Typ == record.TypeDirectory {
-		sub, err = tree.Inode(t, e.Inode)
-		return sub, false, err
+		// A tree that was moved here may still be delegated. Nothing waits for its session.
+		if was, err := tree.Ancestor(&t.View, e.Inode); err != nil || was.Delegate == 0 {
+			if err == nil {
+				sub, err = tree.Inode(t, e.Inode)
+			}
+			return sub, false, err
+		}
 	}
 	if ok {
 		if name, err = freeName(t, dir, name, like); err != nil {
