@@ -43,7 +43,7 @@ func (b Batch) changes(cmd *statepb.Command, req *wire.MetaRequest) (Result, err
 	if err := mayBatch(s, req); err != nil {
 		res.Response = kvtx.Refuse(err)
 	} else {
-		reply := &wire.BatchReply{Results: make([]*wire.BatchResult, len(req.GetBatch().GetOps()))}
+		reply := &wire.BatchReply{Now: t.Now, Results: make([]*wire.BatchResult, len(req.GetBatch().GetOps()))}
 		for n, op := range req.GetBatch().GetOps() {
 			if reply.Results[n], err = b.change(cmd, s, op, &res); err != nil {
 				return Result{}, err

@@ -85,6 +85,7 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 		d.loseAll(&moraine.Error{Op: "batch", Kind: moraine.IOError, Err: fmt.Errorf("the changes did not reach the service: %w", err)})
 		return
 	}
+	d.times.saw(resp.GetBatch().GetNow(), d.Clock.Now())
 	failed := false
 	for i, c := range batch {
 		if results[i].Error != nil {

@@ -97,48 +97,14 @@ func whyNot(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) (string, error
 	if _, inherits, err := t.Get(t.K.Xattr(dir.Id, moraine.DefaultACL)); err != nil || inherits {
 		return "new entries inherit an access control list", err
 	}
-	if in, err := hidden(&t.View, dir); err != nil || in {
+	if in, err := tree.Hidden(&t.View, dir); err != nil || in {
 		return "the directory belongs to the service", err // removals of others make entries in a trash
 	}
-	limited, err := hasQuota(&t.View, dir.Id)
+	limited, err := usage.Limited(&t.View, dir.Id)
 	if err != nil || limited {
 		return "a quota limits the directory", err
 	}
 	return "", nil
-}
-
-// hidden reports whether a directory is in a trash, or in another directory of the service.
-func hidden(v *kvtx.View, dir *record.Inode) (bool, error) {
-	for depth := 0; depth <= kvtx.MaxDepth; depth++ {
-		if moraine.IsReserved(dir.Name) {
-			return true, nil
-		}
-		if dir.Parent == 0 {
-			return false, nil
-		}
-		var err error
-		if dir, err = tree.Ancestor(v, dir.Parent); err != nil {
-			return false, kvtx.Damaged(err)
-		}
-	}
-	return false, nil
-}
-
-// hasQuota reports whether a directory, or one above it, has a quota.
-func hasQuota(v *kvtx.View, dir moraine.InodeID) (bool, error) {
-	if some, err := usage.HasQuotas(v); err != nil || !some {
-		return false, err
-	}
-	above, err := tree.Above(v, dir)
-	if err != nil {
-		return false, err
-	}
-	for _, id := range above {
-		if q, err := usage.Quota(v, id); err != nil || q != (record.Quota{}) {
-			return true, err
-		}
-	}
-	return false, nil
 }
 
 // give writes that the directory is delegated to the session. d is what the session has.

@@ -5,6 +5,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -81,7 +82,7 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 			return kvtx.Fail(moraine.InvalidArgument, "rename", child.Id.String(), "a directory cannot move below itself")
 		}
 		if at.Parent == 0 {
-			return nil
+			return joinQuota(t, newDir)
 		}
 		if depth == kvtx.MaxDepth {
 			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "the new directory is more than %d directories deep: move it higher up first", kvtx.MaxDepth)
@@ -91,6 +92,16 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 			return err
 		}
 	}
+}
+
+// joinQuota makes a move of a tree below a quota meet the delegations that may be in it. What is
+// delegated has no quota, so that no error for one is late.
+func joinQuota(t *kvtx.Tx, newDir *record.Inode) error {
+	limited, err := usage.Limited(&t.View, newDir.Id)
+	if err != nil || !limited {
+		return err
+	}
+	return tree.MeetAll(&t.View)
 }
 
 // move moves child to another name, which is free.

@@ -583,7 +583,8 @@ func (x *Init) GetIncarnation() uint32 {
 	return 0
 }
 
-// RevokeDelegation takes a directory from the session to which it is delegated.
+// RevokeDelegation takes a directory from the session to which it is delegated, and with it up to
+// 1,000 of the session's other directories.
 type RevokeDelegation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`

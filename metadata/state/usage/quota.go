@@ -112,6 +112,11 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	if q != (record.Quota{}) { // what is delegated below has no quota, so that no error for one is late
+		if err := tree.MeetAll(&t.View); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case q == record.Quota{}:
 		if err := DropQuota(t, dir.Id); err != nil {
