@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -10,13 +11,15 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // delegator gives directories to sessions, and proposes their batches.
 type delegator struct {
 	*lead.Term
-	lease *leases.Table
+	lease  *leases.Table
+	leases *leases.Keeper
 }
 
 // delegate gives a directory to a session if nobody else has cached anything of it, and reserves
@@ -64,6 +67,20 @@ func (d *delegator) named(ctx context.Context, c *lead.Call, inode uint64) (refu
 	return refused, err
 }
 
+// end gives directories back. It also ends recalls of delegations that have ended before, so that
+// their session is not asked for them again.
+func (d *delegator) end(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	resp, err := d.Propose(ctx, c.Caller, c.Req)
+	if err != nil || resp.Error != nil {
+		return resp, err
+	}
+	var met []kvtx.Met
+	for _, id := range c.Req.GetEndDelegation().Inodes {
+		met = append(met, kvtx.Met{Dir: moraine.InodeID(id), Session: moraine.SessionID(c.Req.Session)})
+	}
+	return resp, d.leases.EndMissed(met)
+}
+
 // batch proposes a batch.
 func (d *delegator) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	resp, err := d.Propose(ctx, c.Caller, c.Req)
@@ -81,4 +98,33 @@ func (l *commandLog) meeting(ctx context.Context, met []kvtx.Met, tries int) err
 			Err: fmt.Errorf("the request met directories that other sessions have for themselves %d times: try again", tries)}
 	}
 	return l.leases.Await(ctx, met)
+}
+
+const (
+	// spaceLook is how often the leader looks whether the metadata disks are nearly full.
+	spaceLook = time.Second
+	// maxSaved is how many delegations it then recalls at once.
+	maxSaved = 1024
+)
+
+// saveSpace recalls all delegations while the metadata disks are nearly full. What sessions have
+// changed there already still applies, since its users have got answers. Further creates then
+// go the plain way, and fail.
+func (l *leader) saveSpace(ctx context.Context) {
+	for l.Await(ctx, nil, spaceLook) == nil {
+		if !l.members.OutOfSpace() {
+			continue
+		}
+		var all []kvtx.Met
+		err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+			all, err = tree.Delegated(l.Machine.View(r), 0, maxSaved)
+			return err
+		})
+		if err == nil && len(all) > 0 {
+			err = l.leases.Await(ctx, all)
+		}
+		if err != nil && ctx.Err() == nil {
+			l.Log.Warn("could not recall the delegations although the metadata disks are nearly full", "err", err)
+		}
+	}
 }

@@ -158,8 +158,9 @@ var served = map[string]service{
 
 	"await_lock": {serve: inLockWaits((*lockwait.Queue).Await)},
 
-	"delegate": {serve: byDelegations((*delegator).delegate)},
-	"batch":    {serve: byDelegations((*delegator).batch)},
+	"delegate":       {serve: byDelegations((*delegator).delegate)},
+	"end_delegation": {serve: byDelegations((*delegator).end)},
+	"batch":          {serve: byDelegations((*delegator).batch)},
 
 	"leases": {serve: inLeases((*leases.Keeper).Poll)},
 	"watch":  {serve: (*leader).watch},

@@ -69,7 +69,7 @@ type Metrics struct {
 	DelegationsGranted                   prometheus.Counter // directories
 	DelegationsRecalled                  prometheus.Counter
 	DelegationsEnded                     prometheus.Counter
-	DelegationsRevoked                   prometheus.Counter
+	DelegationsRevoked                   prometheus.Counter   // sessions
 	DelegationWaits                      prometheus.Counter   // requests and jobs that met delegations
 	DelegationWait                       prometheus.Histogram // seconds
 	BatchChanges                         prometheus.Counter
@@ -153,7 +153,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.DelegationsGranted = f.Counter("delegations_granted_total", "Directories delegated to sessions that requested it. New directories in a batch are not counted.")
 	m.DelegationsRecalled = f.Counter("delegations_recalled_total", "Recalls of delegations, because requests of others met them.")
 	m.DelegationsEnded = f.Counter("delegations_ended_total", "Delegations that have ended while their session lived.")
-	m.DelegationsRevoked = f.Counter("delegations_revoked_total", "Delegations revoked because the session did not end them in time.")
+	m.DelegationsRevoked = f.Counter("delegations_revoked_total", "Sessions whose delegations were revoked because they did not end one in time.")
 	m.DelegationWaits = f.Counter("delegation_waits_total", "How often a request or a job met delegations and waited.")
 	m.DelegationWait = f.Histogram("delegation_wait_seconds", "How long such a wait took.", 1e-3, 2, 14)
 	m.BatchChanges = f.Counter("batch_changes_total", "Changes in batches of sessions with delegations.")

@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -13,6 +14,14 @@ import (
 
 // wantedPause is how long a directory is not delegated after a recall of its delegation.
 const wantedPause = 10 * time.Second
+
+const (
+	// distrustPause is how long a session gets no delegation after its delegations were revoked.
+	distrustPause = time.Minute
+	// maxRevocations bounds the commands that take all delegations of a session. Each takes 1,000, and
+	// meanwhile a batch of the session may make 512 others.
+	maxRevocations = 10
+)
 
 // recalled is a delegation that somebody waits for.
 type recalled struct {
@@ -42,11 +51,12 @@ func (k *Keeper) Await(ctx context.Context, met []kvtx.Met) error {
 			return lead.ErrStopped
 		}
 	}
+	// They may have ended between the state that the request met and the recall. This is done
+	// before any wait: a recall without a delegation would make its session late.
+	if err := k.EndMissed(met); err != nil {
+		return err
+	}
 	for n, m := range met {
-		// The delegation may have ended between the state that the request met and the recall.
-		if err := k.missed(m); err != nil {
-			return err
-		}
 		if err := k.await(ctx, m, recalls[n], began); err != nil {
 			return err
 		}
@@ -54,14 +64,20 @@ func (k *Keeper) Await(ctx context.Context, met []kvtx.Met) error {
 	return nil
 }
 
-// missed ends a recall whose delegation has ended already.
-func (k *Keeper) missed(m kvtx.Met) error {
+// EndMissed ends the recalls of those delegations that have ended already.
+func (k *Keeper) EndMissed(met []kvtx.Met) error {
 	return k.Store.View(func(r kvtx.Reader, _ uint64) error {
-		has, err := delegation.Has(k.Machine.View(r), m.Dir, m.Session)
-		if err == nil && !has {
-			k.table.endRecall(m.Dir)
+		v := k.Machine.View(r)
+		for _, m := range met {
+			has, err := delegation.Has(v, m.Dir, m.Session)
+			if err != nil {
+				return err
+			}
+			if !has {
+				k.table.endRecall(m)
+			}
 		}
-		return err
+		return nil
 	})
 }
 
@@ -87,18 +103,37 @@ func (k *Keeper) await(ctx context.Context, m kvtx.Met, r *recalled, began time.
 	}
 }
 
-// revoke takes a delegation from a session that did not end it.
+// revoke takes all delegations from a session that did not end one. It trusts none of them any
+// more, and a request that meets many of them waits only once.
 func (k *Keeper) revoke(ctx context.Context, m kvtx.Met, r *recalled) error {
 	defer k.table.revoked(r)
-	_, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_RevokeDelegation{
-		RevokeDelegation: &statepb.RevokeDelegation{Inode: uint64(m.Dir), Session: uint64(m.Session)}}})
-	if err != nil {
+	if err := k.EndMissed([]kvtx.Met{m}); err != nil || k.table.isOver(r) {
 		return err
 	}
+	k.table.distrust(r.session)
+	for pieces := 0; m.Dir != 0 && pieces < maxRevocations; pieces++ {
+		_, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_RevokeDelegation{
+			RevokeDelegation: &statepb.RevokeDelegation{Inode: uint64(m.Dir), Session: uint64(m.Session)}}})
+		if err != nil {
+			return err
+		}
+		k.table.endRecall(m)
+		if m.Dir, err = k.oneOf(m.Session); err != nil {
+			return err
+		}
+	}
 	k.Metrics.DelegationsRevoked.Inc()
-	k.Log.Warn("a delegation was revoked: its session did not end it in time, and what it had not sent is lost", "directory", m.Dir, "session", m.Session)
-	k.table.endRecall(m.Dir)
+	k.Log.Warn("the delegations of a session were revoked: it did not end one in time, and what it had not sent is lost", "session", m.Session)
 	return nil
+}
+
+// oneOf returns a directory that is delegated to a session; 0 if none is.
+func (k *Keeper) oneOf(session moraine.SessionID) (dir moraine.InodeID, err error) {
+	err = k.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		dir, err = delegation.OneOf(k.Machine.View(r), session)
+		return err
+	})
+	return dir, err
 }
 
 // recallDir begins the recall of a delegation, or finds it; nil if this server does not lead.
@@ -142,21 +177,46 @@ func (t *Table) revoked(r *recalled) {
 	r.revoking = false
 }
 
-// endRecall wakes those that wait for a delegation, which has ended.
-func (t *Table) endRecall(dir moraine.InodeID) {
+// isOver reports whether a recalled delegation has ended.
+func (t *Table) isOver(r *recalled) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.recalls[dir]; r != nil {
+	select {
+	case <-r.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// distrust gives a session no delegation for a while.
+func (t *Table) distrust(session uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.leading {
+		return
+	}
+	now := t.now()
+	maps.DeleteFunc(t.distrusted, func(_ uint64, since time.Time) bool { return now.Sub(since) > distrustPause })
+	t.distrusted[session] = now
+}
+
+// endRecall wakes those that wait for a delegation, which has ended. The directory may have been
+// delegated to another session since, whose recall stays.
+func (t *Table) endRecall(m kvtx.Met) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.recalls[m.Dir]; r != nil && r.session == uint64(m.Session) {
 		close(r.over)
-		delete(t.recalls, dir)
+		delete(t.recalls, m.Dir)
 	}
 }
 
 // Observe wakes those that wait for delegations that a command has ended. It is called after readers
 // can see the command.
 func (k *Keeper) Observe(ev *kvtx.Events) {
-	for _, dir := range ev.Undelegated {
-		k.table.endRecall(dir)
+	for _, m := range ev.Undelegated {
+		k.table.endRecall(m)
 	}
 	k.Metrics.DelegationsEnded.Add(float64(len(ev.Undelegated)))
 	if len(ev.SessionsEnded) == 0 {
@@ -217,6 +277,8 @@ func (t *Table) MayDelegate(dir moraine.InodeID, session, epoch uint64) string {
 		return "the leader does not know yet what other sessions have cached"
 	case h == nil || h.epoch != epoch || h.ended || t.ranOut(h, now):
 		return "the session has no cache leases"
+	case !t.distrusted[session].IsZero() && now.Sub(t.distrusted[session]) <= distrustPause:
+		return "the session did not end another delegation in time"
 	case now.Sub(t.wanted[dir]) <= wantedPause:
 		return "another session wanted the directory a moment ago"
 	case t.heat[dir].hot(now):

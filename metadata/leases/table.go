@@ -99,6 +99,8 @@ type Table struct {
 	// directory was last recalled.
 	recalls map[moraine.InodeID]*recalled
 	wanted  map[moraine.InodeID]time.Time
+	// distrusted has the sessions whose delegations were revoked, and when.
+	distrusted map[uint64]time.Time
 }
 
 // NewTable makes the table of a server that does not lead.
@@ -115,7 +117,7 @@ func (t *Table) Lead(sessions []uint64) {
 	t.one, t.many, t.leaseCount = map[moraine.InodeID]uint32{}, map[moraine.InodeID][]uint32{}, 0
 	t.heat = map[moraine.InodeID]heat{}
 	t.shown, t.pendings = map[shownKey][]*pending{}, map[*pending]struct{}{}
-	t.recalls, t.wanted = map[moraine.InodeID]*recalled{}, map[moraine.InodeID]time.Time{}
+	t.recalls, t.wanted, t.distrusted = map[moraine.InodeID]*recalled{}, map[moraine.InodeID]time.Time{}, map[uint64]time.Time{}
 	t.recovering, t.recovered, t.recoverBy = map[uint64]struct{}{}, make(chan struct{}), t.now().Add(leaseTerm)
 	for _, id := range sessions {
 		t.recovering[id] = struct{}{}
@@ -136,7 +138,7 @@ func (t *Table) Follow() {
 	for _, r := range t.recalls {
 		close(r.over)
 	}
-	t.recalls, t.wanted = nil, nil
+	t.recalls, t.wanted, t.distrusted = nil, nil, nil
 	t.metrics.Leases.Set(0)
 }
 

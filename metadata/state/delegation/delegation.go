@@ -11,7 +11,6 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
-	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport/wire"
@@ -150,11 +149,6 @@ func EndDelegation(t *kvtx.Tx, op *wire.EndDelegation) (*wire.MetaResponse, erro
 	return kvtx.Done(), nil
 }
 
-// RevokeDelegation takes a directory from a session that did not give it back in time.
-func RevokeDelegation(t *kvtx.Tx, op *statepb.RevokeDelegation) (*wire.MetaResponse, error) {
-	return kvtx.Done(), end(t, moraine.InodeID(op.GetInode()), moraine.SessionID(op.GetSession()))
-}
-
 // end takes the directory id from a session, if it has it.
 func end(t *kvtx.Tx, id moraine.InodeID, session moraine.SessionID) error {
 	if _, has, err := t.Get(t.K.SessionDir(session, id)); err != nil || !has {
@@ -181,9 +175,9 @@ func Drop(t *kvtx.Tx, dir *record.Inode) error {
 	d.Dirs--
 	put(t, dir.Delegate, d)
 	t.Del(t.K.SessionDir(dir.Delegate, dir.Id))
+	t.Events.Undelegated = append(t.Events.Undelegated, kvtx.Met{Dir: dir.Id, Session: dir.Delegate})
 	dir.Delegate = 0
 	t.Put(t.K.Inode(dir.Id), dir.Encode())
-	t.Events.Undelegated = append(t.Events.Undelegated, dir.Id)
 	return nil
 }
 

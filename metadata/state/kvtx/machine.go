@@ -25,7 +25,7 @@ type Events struct {
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
 	LocksChanged   []moraine.InodeID // inodes whose advisory locks changed
-	Undelegated    []moraine.InodeID // directories that are no longer delegated
+	Undelegated    []Met             // delegations that have ended
 }
 
 // Add adds the events of a later command.
