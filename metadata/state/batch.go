@@ -18,9 +18,23 @@ import (
 const (
 	// maxBatchAge is how long before its entry a change of a batch may have been made, in nanoseconds.
 	maxBatchAge = int64(3_600_000_000_000)
-	// maxBatchText bounds each text of an error in the answer to a batch, in bytes.
-	maxBatchText = 200
+	// maxBatchText bounds each text of an error in the answer to a batch, in bytes. Errors after the
+	// first maxBatchTexts have a kind alone, since the answer is kept.
+	maxBatchText, maxBatchTexts = 200, 8
+	// batchKeys is how many keys a batch writes before content that its changes remove is left to
+	// jobs. A batch of removals of small files needs fewer.
+	batchKeys = 32 * maxBatchOps
 )
+
+// batchRun is a batch that is applied.
+type batchRun struct {
+	Batch
+	cmd    *statepb.Command
+	s      *record.Session
+	res    *Result
+	keys   int // that its changes have written
+	failed int // changes
+}
 
 // changes applies a batch. Each change is a transaction of its own, as if it were a request. The
 // answer is kept for the batch as a whole.
@@ -44,8 +58,9 @@ func (b Batch) changes(cmd *statepb.Command, req *wire.MetaRequest) (Result, err
 		res.Response = kvtx.Refuse(err)
 	} else {
 		reply := &wire.BatchReply{Now: t.Now, Results: make([]*wire.BatchResult, len(req.GetBatch().GetOps()))}
+		run := batchRun{Batch: b, cmd: cmd, s: s, res: &res}
 		for n, op := range req.GetBatch().GetOps() {
-			if reply.Results[n], err = b.change(cmd, s, op, &res); err != nil {
+			if reply.Results[n], err = run.change(op); err != nil {
 				return Result{}, err
 			}
 		}
@@ -74,14 +89,15 @@ func mayBatch(s *record.Session, req *wire.MetaRequest) error {
 	return nil
 }
 
-// change applies one change of a batch, and adds to res what it touched.
-func (b Batch) change(cmd *statepb.Command, s *record.Session, op *wire.BatchOp, res *Result) (*wire.BatchResult, error) {
-	t := b.begin(cmd)
+// change applies one change of a batch, and adds to the result what it touched.
+func (r *batchRun) change(op *wire.BatchOp) (*wire.BatchResult, error) {
+	t := r.begin(r.cmd)
 	if at := op.GetAt(); at != 0 {
 		t.Now = min(max(at, t.Now-maxBatchAge), t.Now)
 	}
-	t.Session, t.Scope = s, kvtx.GrantedScope(s)
-	t.MayMeet(s.Id)
+	t.Session, t.Scope = r.s, kvtx.GrantedScope(r.s)
+	t.Spent = max(0, r.keys-batchKeys)
+	t.MayMeet(r.s.Id)
 	result := &wire.BatchResult{}
 	resp, err := guard(t, func() (*wire.MetaResponse, error) {
 		resp, err := changing(t, op, result)
@@ -98,13 +114,22 @@ func (b Batch) change(cmd *statepb.Command, s *record.Session, op *wire.BatchOp,
 		return nil, err
 	}
 	if e := resp.GetError(); e != nil {
-		e.Op, e.Ref, e.Text = record.Clip(e.Op, maxBatchText), record.Clip(e.Ref, maxBatchText), record.Clip(e.Text, maxBatchText)
-		result = &wire.BatchResult{Error: e}
+		result = &wire.BatchResult{Error: r.failure(e)}
 	}
-	b.Merge(t)
-	res.Touched, res.Read = append(res.Touched, t.Touched...), append(res.Read, t.Read...)
-	res.Events.Add(t.Events)
+	r.keys += len(t.Order)
+	r.Merge(t)
+	r.res.Touched, r.res.Read = append(r.res.Touched, t.Touched...), append(r.res.Read, t.Read...)
+	r.res.Events.Add(t.Events)
 	return result, nil
+}
+
+// failure shortens the error of a change.
+func (r *batchRun) failure(e *wire.Error) *wire.Error {
+	if r.failed++; r.failed > maxBatchTexts {
+		return &wire.Error{Kind: e.Kind}
+	}
+	e.Op, e.Ref, e.Text = record.Clip(e.Op, maxBatchText), record.Clip(e.Ref, maxBatchText), record.Clip(e.Text, maxBatchText)
+	return e
 }
 
 // changing applies a change whose directories are delegated to the session.
@@ -126,6 +151,9 @@ func changing(t *kvtx.Tx, change *wire.BatchOp, result *wire.BatchResult) (*wire
 		}
 		return names.Rename(t, op.Rename)
 	case *wire.BatchOp_SetAttr:
+		if op.SetAttr.GetValid()&uint32(wire.SetAttrField_SET_ATTR_SIZE) != 0 {
+			return nil, kvtx.Fail(moraine.InvalidArgument, "batch", "", "a batch sets no size")
+		}
 		if err := delegation.OwnsInode(t, op.SetAttr.GetInode()); err != nil {
 			return nil, err
 		}

@@ -3,7 +3,10 @@ package state_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/delegation"
@@ -93,9 +96,10 @@ func TestHostileBatches(t *testing.T) {
 		&wire.BatchOp{Op: &wire.BatchOp_SetAttr{SetAttr: &wire.SetAttr{Inode: file, Valid: 1}}},
 		&wire.BatchOp{Op: &wire.BatchOp_Commit{Commit: &wire.Commit{Inode: file, Mode: wire.CommitMode_COMMIT_MODE_REPLACE}}},
 		&wire.BatchOp{Op: &wire.BatchOp_Commit{Commit: &wire.Commit{Inode: file, Mode: wire.CommitMode_COMMIT_MODE_OVERLAY}}},
+		&wire.BatchOp{Op: &wire.BatchOp_SetAttr{SetAttr: &wire.SetAttr{Inode: dir, Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)}}},
 		&wire.BatchOp{Inode: first},
 		&wire.BatchOp{Inode: first, Delegate: true, Op: makingFile(0, dir, "x").Op}),
-		"invalid argument", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "invalid argument", "invalid argument")
+		"invalid argument", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "stale", "stale", "invalid argument", "invalid argument", "invalid argument", "invalid argument")
 	if n := c.attr(dir); n.Nlink != 2 || len(b.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: dir}}})).GetReadDir().Entries) != 0 {
 		t.Fatalf("refused changes made %v", n)
 	}
@@ -107,6 +111,14 @@ func TestHostileBatches(t *testing.T) {
 		if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: ops}}})); got != "invalid argument" {
 			t.Errorf("%s: %s", what, got)
 		}
+	}
+	var failing []*wire.BatchOp
+	for range 512 {
+		failing = append(failing, &wire.BatchOp{Op: &wire.BatchOp_Remove{Remove: &wire.Remove{Parent: dir, Name: strings.Repeat("x", 255)}}})
+	}
+	answer := c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: failing}}}))
+	if last := answer.GetBatch().Results[511].Error; moraine.Kind(last.Kind) != moraine.NotFound || proto.Size(answer) > 8<<10 {
+		t.Errorf("an answer has %d bytes, and %v last", proto.Size(answer), last)
 	}
 	big := create(func(op *wire.Create) { op.Xattrs = []*wire.Xattr{{Name: "user.x", Value: make([]byte, 1<<20)}} })
 	if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: []*wire.BatchOp{big}}}})); got != "too large" {

@@ -174,6 +174,8 @@ type Tx struct {
 	Met []Met
 	// Repeated says that the response is the kept answer of an earlier command.
 	Repeated bool
+	// Spent is how many keys earlier changes of its batch wrote beyond what a batch may.
+	Spent int
 }
 
 // Begin returns the transaction of the next command. It reuses the memory of the previous one,

@@ -130,7 +130,7 @@ func Discard(t *kvtx.Tx, content uint64) error {
 	if content == 0 {
 		return nil
 	}
-	finished, err := dropContent(t, content, DiscardBudget-len(t.Order))
+	finished, err := dropContent(t, content, DiscardBudget-len(t.Order)-t.Spent)
 	if err != nil || finished {
 		return err
 	}
