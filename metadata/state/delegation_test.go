@@ -58,16 +58,80 @@ func TestReservedNumbersRise(t *testing.T) {
 		makingFile(plain, dir, "e"), makingFile(plain+1, dir, "f"), makingFile(0, dir, "g"), makingFile(first+3, dir, "a"), makingFile(first+4, dir, "h"), makingFile(first+10, dir, "i")),
 		"ok", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "invalid argument", "already exists", "ok", "invalid argument")
 	var starts []uint64
-	for range 5 {
+	for i := range 16 {
 		starts = append(starts, c.delegate(0, 3).First)
+		c.mkfile(c.root, fmt.Sprintf("between%d", i))
 	}
-	holdKinds(t, "only the newest reservations are kept", c.batch(makingFile(starts[0], dir, "j"), makingFile(starts[1], dir, "k"), makingFile(starts[4], dir, "l"), makingFile(starts[2], dir, "m")),
-		"invalid argument", "ok", "ok", "invalid argument")
+	if r := c.delegate(0, 3); starts[14] == 0 || r.Count != 0 {
+		t.Fatalf("reservations %v, and then %v: at most 16 are kept", starts, r)
+	}
+	holdKinds(t, "numbers of kept reservations", c.batch(makingFile(starts[0]+1, dir, "j"), makingFile(starts[1], dir, "k"), makingFile(starts[4], dir, "l"), makingFile(starts[2], dir, "m")),
+		"ok", "ok", "ok", "invalid argument")
 	if got := kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Delegate{Delegate: &wire.Delegate{Numbers: 65_537}}})); got != "invalid argument" {
 		t.Fatalf("too many numbers are answered %q", got)
 	}
 	b.check()
 	b.replays()
+}
+
+// A session reserves more numbers only as it uses them, so that it cannot use up those of all. Neither
+// the use of a late number nor the end of its directories gives it more.
+func TestASessionReservesWhatItUses(t *testing.T) {
+	b := newBench(t)
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	r := c.delegate(dir, 65_536)
+	if !r.Delegated || r.Count != 8192 {
+		t.Fatalf("the first reservation is %v", r)
+	}
+	if again := c.delegate(0, 65_536); again.Count != 0 {
+		t.Fatalf("a second reservation is %v", again)
+	}
+	holdKinds(t, "the last number", c.batch(makingFile(r.First+8191, dir, "last")), "ok")
+	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{Inodes: []uint64{dir}}}}))
+	if r := c.delegate(dir, 65_536); !r.Delegated || r.Count != 2 {
+		t.Fatalf("after one number the reservation is %v", r)
+	}
+	b.check()
+	b.replays()
+}
+
+// The reservations of a client that makes files without a pause are never refused: it has up to 4,096
+// changes in its queue, and reserves twice as many numbers as before, up to 16,384, when a quarter is
+// left.
+func TestReservationsOfABusyClient(t *testing.T) {
+	b := newBench(t)
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	var free, queue []uint64
+	want, made := uint32(1024), 0
+	for made < 40_000 {
+		if len(free) < int(want/4) {
+			r := c.delegate(dir, want)
+			if r.Count == 0 {
+				t.Fatalf("the service refuses numbers after %d files", made)
+			}
+			for i := range uint64(r.Count) {
+				free = append(free, r.First+i)
+			}
+			want = min(2*want, 16_384)
+		}
+		queue, free, made = append(queue, free[0]), free[1:], made+1
+		if len(queue) < 4096 {
+			continue
+		}
+		var ops []*wire.BatchOp
+		for _, id := range queue[:512] {
+			ops = append(ops, makingFile(id, dir, fmt.Sprint(id)))
+		}
+		queue = queue[512:]
+		for i, kind := range c.batch(ops...) {
+			if kind != "ok" {
+				t.Fatalf("file %d of a batch: %s", i, kind)
+			}
+		}
+	}
+	b.check()
 }
 
 // What a hostile session may put in a batch is refused, and changes nothing.

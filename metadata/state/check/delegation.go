@@ -37,12 +37,17 @@ func (c *nameChecks) delegations() error {
 		if d.Dirs != has[s] || !c.known(s) {
 			c.problem("session %s has %d directories delegated, but its record counts %d", s, has[s], d.Dirs)
 		}
+		left := uint64(0)
 		for _, r := range d.Numbers {
+			left += uint64(r.End - r.Next)
 			for id := range c.inodes {
 				if id >= r.Next && id < r.End {
 					c.problem("inode %s exists, but its number is reserved for session %s", id, s)
 				}
 			}
+		}
+		if d.Used+left > d.Reserved {
+			c.problem("session %s has reserved %d inode numbers, but has used %d and may use %d", s, d.Reserved, d.Used, left)
 		}
 		return nil
 	})

@@ -21,8 +21,17 @@ const (
 	MaxDirs = 4096
 	// maxNumbers is the largest number of inode numbers in one reservation.
 	maxNumbers = 65_536
+<<<<<<< HEAD
 	// maxRanges is how many reservations a session keeps.
 	maxRanges = 4
+=======
+	// maxRanges is how many reservations a session has, besides those that it has used up.
+	maxRanges = 16
+	// spareNumbers is how many numbers a session may reserve before it uses some. It may reserve twice as
+	// many as it has used besides. A client has at most 4,096 changes in its queue, and reserves
+	// others early.
+	spareNumbers = 8192
+>>>>>>> 08ea4a46 (metadata/state: a session reserves the inode numbers that it uses)
 )
 
 // Delegate gives a directory to the session, and reserves inode numbers for it. The answer says why
@@ -41,7 +50,7 @@ func Delegate(t *kvtx.Tx, op *wire.Delegate) (*wire.MetaResponse, error) {
 		}
 	}
 	if n := op.GetNumbers(); n > 0 {
-		if err := reserve(t, n, r); err != nil {
+		if err := reserve(t, uint64(n), r); err != nil {
 			return nil, err
 		}
 	}
@@ -119,20 +128,25 @@ func give(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) error {
 	return nil
 }
 
-// reserve reserves inode numbers for the session.
-func reserve(t *kvtx.Tx, n uint32, r *wire.DelegateReply) error {
-	first, err := t.NextIDs(record.CInode, uint64(n))
-	if err != nil {
-		return err
-	}
+// reserve reserves at most n inode numbers for the session. It never takes back what it has
+// reserved, since changes on their way may use it. Numbers that nobody uses are gone for good,
+// so a session gets no more than it seems to need.
+func reserve(t *kvtx.Tx, n uint64, r *wire.DelegateReply) error {
 	d, err := Of(&t.View, t.Session.Id)
 	if err != nil {
 		return err
 	}
-	d.Numbers = append(d.Numbers, record.Numbers{Next: moraine.InodeID(first), End: moraine.InodeID(first) + moraine.InodeID(n)})
-	d.Numbers = d.Numbers[max(0, len(d.Numbers)-maxRanges):]
+	n = min(n, spareNumbers+2*d.Used-min(d.Reserved, spareNumbers+2*d.Used))
+	if n == 0 || len(d.Numbers) >= maxRanges {
+		return nil
+	}
+	first, err := t.NextIDs(record.CInode, n)
+	if err != nil {
+		return err
+	}
+	d.Reserve(moraine.InodeID(first), n)
 	put(t, t.Session.Id, d)
-	r.First, r.Count = uint64(first), n
+	r.First, r.Count = uint64(first), uint32(n)
 	return nil
 }
 
@@ -194,7 +208,7 @@ func Of(v *kvtx.View, session moraine.SessionID) (*record.Delegations, error) {
 // put writes what a session has.
 func put(t *kvtx.Tx, session moraine.SessionID, d *record.Delegations) {
 	key := t.K.SessionNumbers(session)
-	if d.Dirs == 0 && len(d.Numbers) == 0 {
+	if d.Dirs == 0 && d.Reserved == 0 {
 		t.Del(key)
 		return
 	}

@@ -43,7 +43,7 @@ var rowCodecs = []valueKind{
 		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9}, Start: 100, End: 200},
 		{Owner: locktable.Owner{Session: 1<<40 | 3, ID: 9, Flock: true}, Start: 0, End: 1 << 63, Write: true},
 	}), encodes(DecodeLocks, EncodeLocks)},
-	{"delegations", (&Delegations{Dirs: 300, Numbers: []Numbers{{Next: 1<<40 | 5, End: 1<<40 | 9}, {Next: 1<<40 | 9, End: 1<<40 | 4000}}}).Encode(), func(b []byte) ([]byte, error) {
+	{"delegations", (&Delegations{Dirs: 300, Reserved: 5000, Used: 700, Numbers: []Numbers{{Next: 1<<40 | 5, End: 1<<40 | 9}, {Next: 1<<40 | 9, End: 1<<40 | 4000}}}).Encode(), func(b []byte) ([]byte, error) {
 		d := &Delegations{}
 		if err := d.Decode(b); err != nil {
 			return nil, err

@@ -83,7 +83,7 @@ var roundTrips = []trip{
 	trips[Session]("Id", "", nil),
 	trips[Host]("Id", "", nil),
 	trips[Fleet]("", "", nil),
-	trips[Delegations]("", "", func(d *Delegations) { d.Numbers = []Numbers{{Next: 1, End: 2}} }),
+	trips[Delegations]("", "", func(d *Delegations) { d.Reserved, d.Numbers = 1, []Numbers{{Next: 1, End: 2}} }),
 	trips[Device]("Id", "", func(d *Device) { d.State, d.Asked = DeviceOut, DeviceDraining }),
 	trips[TreeClone]("", "", nil),
 	trips[Adoption]("", "", nil),
