@@ -21,17 +21,12 @@ const (
 	MaxDirs = 4096
 	// maxNumbers is the largest number of inode numbers in one reservation.
 	maxNumbers = 65_536
-<<<<<<< HEAD
-	// maxRanges is how many reservations a session keeps.
-	maxRanges = 4
-=======
 	// maxRanges is how many reservations a session has, besides those that it has used up.
 	maxRanges = 16
 	// spareNumbers is how many numbers a session may reserve before it uses some. It may reserve twice as
 	// many as it has used besides. A client has at most 4,096 changes in its queue, and reserves
 	// others early.
 	spareNumbers = 8192
->>>>>>> 08ea4a46 (metadata/state: a session reserves the inode numbers that it uses)
 )
 
 // Delegate gives a directory to the session, and reserves inode numbers for it. The answer says why

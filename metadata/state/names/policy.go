@@ -37,7 +37,7 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 	if err := checkpointPolicy(&p, dir, w.GetCheckpoint()); err != nil {
 		return nil, err
 	}
-	if p.TrashMillis > trashOff { // a directory that gets a trash is not delegated
+	if p.TrashMillis > tree.TrashOff { // a directory that gets a trash is not delegated
 		if err := tree.MeetAll(&t.View); err != nil {
 			return nil, err
 		}
