@@ -182,7 +182,7 @@ func (d *Desk) setAttr(op *wire.SetAttr) (*wire.MetaResponse, error) {
 		a.Mode, a.Uid, a.Gid = a.Mode&0o7777, d.numbers.owner(a.Uid), d.numbers.owner(a.Gid)
 		a.Ctime = at
 	})
-	if last := n.last; last != nil && !last.sent && last.wire.GetSetAttr() != nil {
+	if last := n.last; last != nil && !last.sent && last.wire.GetSetAttr() != nil && !n.namesSince(last) {
 		set := last.wire.GetSetAttr()
 		setFields(op, op.Valid, &set.Mode, &set.Uid, &set.Gid, &set.Atime, &set.Mtime)
 		set.Valid |= op.Valid

@@ -57,7 +57,7 @@ func (d *Desk) setContent(op *wire.Commit) (*wire.MetaResponse, *change, error) 
 		a.Generation++
 	}
 	n.change(fill)
-	if c := n.made; c != nil && !c.sent && n.last == c && l.last == c && op.Mtime == 0 && !d.apart {
+	if c := n.made; c != nil && !c.sent && n.last == c && l.last == c && (parent.last == nil || parent.last.seq < c.seq) && op.Mtime == 0 && !d.apart {
 		c.wire.GetCreate().Content, c.wire.At = op.Content, at
 		d.queue.grow(c)
 		parent.touch(at, 0)

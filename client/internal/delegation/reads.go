@@ -94,7 +94,7 @@ func (d *Desk) Page(ctx context.Context, inode uint64, after string, limit int) 
 	return r, known, err
 }
 
-// HasNoXattrs reports whether an inode was born here and got no extended attributes since.
+// HasNoXattrs reports whether an inode was born here, and has got no extended attributes since.
 func (d *Desk) HasNoXattrs(inode uint64) bool {
 	if d == nil || !d.engaged.Load() {
 		return false
@@ -105,6 +105,6 @@ func (d *Desk) HasNoXattrs(inode uint64) bool {
 	if n == nil || !n.born || n.xattrs {
 		return false
 	}
-	_, err := d.attrOf(inode)
-	return err == nil
+	a, err := d.attrOf(inode)
+	return err == nil && !a.Xattrs
 }

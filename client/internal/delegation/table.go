@@ -138,6 +138,12 @@ func (n *node) touch(at int64, links int) {
 	})
 }
 
+// namesSince reports whether names in a directory changed after a change of its own: attributes that
+// change later must not come before them.
+func (n *node) namesSince(c *change) bool {
+	return n.dir != nil && n.dir.last != nil && n.dir.last.seq > c.seq
+}
+
 // forget drops what the table knows of a directory that is not delegated any more. What was born in it
 // is like any other inode from now on. The caller holds the mutex.
 func (d *table) forget(l *dir) {
