@@ -3,6 +3,7 @@ package client_test
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,5 +223,40 @@ func TestTheEndOfAClientSaysWhatIsLost(t *testing.T) {
 		err := a.Close()
 		require.ErrorIs(t, err, moraine.IOError)
 		require.ErrorContains(t, err, "changes of 11 inodes") // the files, and the directory
+	})
+}
+
+// A cut that is longer than the patience of calls loses nothing while the session lives.
+func TestALongCutLosesNoDelegatedChange(t *testing.T) {
+	inCluster(t, 3, func(c *cluster) {
+		cfg := delegating()
+		cfg.Patience = 2 * time.Second
+		a, b := c.dial("a", cfg), c.dial("b", config())
+		defer a.Close()
+		defer b.Close()
+		dir, err := b.Mkdir(c.ctx, "/dir", 0o755)
+		require.NoError(t, err)
+		c.delegate(a, dir.Inode())
+		var cut, lose atomic.Bool
+		cut.Store(true)
+		lose.Store(true)
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			switch {
+			case !isBatch(req) || !cut.Load():
+				return nil, nil
+			case !lose.Swap(false):
+				return nil, errKind(moraine.Unavailable)
+			}
+			return func(*wire.MetaResponse, error) (*wire.MetaResponse, error) { // it took effect
+				return nil, errKind(moraine.Unavailable)
+			}, nil
+		})
+		makeFiles(c, a, dir.Inode(), 0, 600)
+		require.ErrorIs(t, a.Inodes().Sync(c.ctx, dir.Inode()), moraine.Timeout)
+		time.Sleep(5 * cfg.Patience)
+		cut.Store(false)
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir.Inode()))
+		require.Equal(t, 600, countOf(c, b, dir.Inode()))
+		require.Zero(t, a.Stats().DelegatedLost)
 	})
 }

@@ -142,8 +142,8 @@ func (d *table) confirm(n int) {
 	}
 }
 
-// loseAll gives up all changes and delegations: their session has ended, or the service does not
-// answer. The caller holds the mutex.
+// loseAll gives up all changes and delegations: their session, or the client, has ended. The caller
+// holds the mutex.
 func (d *Desk) loseAll(err error) {
 	for _, c := range d.queue.ops {
 		d.lost(c, err)

@@ -209,8 +209,13 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	if m.cache != nil {
 		m.cache.loans.before(ctx, req)
 	}
-	resp, unknown, err = m.exchange(ctx, &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch,
-		LeaseEpoch: epoch, Op: req.Op}, s, n)
+	stamped := &wire.MetaRequest{Partition: req.Partition, RoutingEpoch: req.RoutingEpoch, LeaseEpoch: epoch, Op: req.Op}
+	resp, unknown, err = m.exchange(ctx, stamped, s, n)
+	for req.GetBatch() != nil && retry.IsKind(err, moraine.Timeout) && ctx.Err() == nil {
+		// Its changes have been answered: it is sent, under its number, until the session ends.
+		resp, unknown, err = m.exchange(ctx, stamped, s, n)
+		unknown = true
+	}
 	// What a batch changes was hidden, so that nothing of it is lent.
 	if o := m.cache.takeUp(named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() && req.GetBatch() == nil {
 		m.cache.loans.settle(ctx, o)
