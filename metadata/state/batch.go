@@ -23,7 +23,7 @@ const (
 	maxBatchText, maxBatchTexts = 200, 8
 	// batchKeys is how many keys a batch writes before content that its changes remove is left to
 	// jobs. A batch of removals of small files needs fewer.
-	batchKeys = 32 * maxBatchOps
+	batchKeys = 32 * wire.MaxBatchOps
 )
 
 // batchRun is a batch that is applied.

@@ -57,6 +57,9 @@ func (d *table) made(parent uint64) {
 	if d.dirs[parent] != nil || st == (Standing{}) || len(d.dirs) >= manyDirs {
 		return
 	}
+	if d.notices.ends(parent) {
+		return // a request that gives it back might end the next delegation
+	}
 	now, a := d.Clock.Now(), d.askOf(parent)
 	if now.Sub(a.since) > askWindow {
 		a.creates, a.since = 0, now
@@ -97,7 +100,8 @@ func (d *table) request(id uint64, st Standing) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a := d.askOf(id)
-	a.asking = false
+	recalled := a.recalled
+	a.asking, a.recalled = false, false
 	if want > 0 && d.session == st.Session {
 		d.numbers.asking = false
 		d.numbers.got(r)
@@ -105,14 +109,15 @@ func (d *table) request(id uint64, st Standing) {
 	if !r.GetDelegated() {
 		d.Log.Debug("the service delegates no directory", "inode", id, "why", r.GetWhy(), "err", err)
 		a.from = d.Clock.Now().Add(firstPause)
+		if recalled { // the answer that delegated it is lost, or an earlier delegation is meant
+			d.running.Go(func() { d.giveBack([]uint64{id}, st.Session) })
+		}
 		return
 	}
 	d.Metrics.Delegations.Inc()
 	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirLoading}
 	d.nodes[id], d.dirs[id] = &node{attr: r.Attr, dir: l}, l
-	usable := d.adopt(st.Session) && !a.recalled
-	a.recalled = false
-	if usable {
+	if d.adopt(st.Session) && !recalled {
 		d.load(l, true)
 		return
 	}

@@ -99,7 +99,7 @@ func (d *Desk) tendAll() {
 		d.recalled(id)
 		if l := d.dirs[id]; l != nil {
 			d.give(l)
-		} else if session := d.session; !d.askOf(id).asking {
+		} else if session := d.Service.Newest().Session; !d.askOf(id).asking {
 			d.running.Go(func() { d.giveBack([]uint64{id}, session) })
 		}
 	}
@@ -171,21 +171,32 @@ func (d *table) give(l *dir) {
 func (d *table) giveEach() {
 	for {
 		d.mu.Lock()
-		ids := d.giving
-		if len(ids) > wire.MaxEndDelegation {
-			ids = ids[:wire.MaxEndDelegation]
-		}
+		ids, session := d.nextGiven()
+		d.mu.Unlock()
 		if len(ids) == 0 {
-			d.mu.Unlock()
 			return
 		}
-		ids, session := slices.Clone(ids), d.session
-		d.mu.Unlock()
 		d.giveBack(ids, session)
 		d.mu.Lock()
 		d.giving = d.giving[len(ids):]
 		d.mu.Unlock()
 	}
+}
+
+// nextGiven returns directories that one request can give back: all of one session. It may not be the
+// desk's, if that has just changed. The caller holds the mutex.
+func (d *table) nextGiven() (ids []uint64, session uint64) {
+	for _, id := range d.giving {
+		of := d.session
+		if l := d.dirs[id]; l != nil {
+			of = l.under.Session
+		}
+		if len(ids) == wire.MaxEndDelegation || len(ids) > 0 && of != session {
+			break
+		}
+		ids, session = append(ids, id), of
+	}
+	return ids, session
 }
 
 // giveBack gives directories back, after what is queued.
@@ -211,6 +222,14 @@ func (d *table) giveBack(ids []uint64, session uint64) {
 		}
 	}
 	d.wake()
+}
+
+// ends reports whether a recalled directory is not given back yet.
+func (n *notices) ends(id uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, ok := n.ending[id]
+	return ok
 }
 
 // over forgets recalls that are carried out.

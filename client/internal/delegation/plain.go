@@ -45,6 +45,14 @@ func reachOf(req *wire.MetaRequest) reach {
 		return reach{reads: op.Release.GetInodes(), named: op.Release.GetInodes()}
 	case *wire.MetaRequest_SetLock:
 		return reach{reads: []uint64{op.SetLock.GetInode()}}
+	case *wire.MetaRequest_GetLock:
+		return reach{reads: []uint64{op.GetLock.GetInode()}}
+	case *wire.MetaRequest_AwaitLock:
+		return reach{reads: []uint64{op.AwaitLock.GetInode()}}
+	case *wire.MetaRequest_Keep: // of files without a name
+		return reach{reads: op.Keep.GetInodes()}
+	case *wire.MetaRequest_LeaseStep, *wire.MetaRequest_ReleaseStep: // no directory of a checkpoint is delegated
+		return reach{}
 	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_ReportBadChunks, *wire.MetaRequest_Place:
 		return reach{}
 	}
