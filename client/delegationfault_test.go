@@ -260,3 +260,47 @@ func TestALongCutLosesNoDelegatedChange(t *testing.T) {
 		require.Zero(t, a.Stats().DelegatedLost)
 	})
 }
+
+// A file that was made here gets its content in stripes if the metadata keeps no more of it.
+func TestContentThatTheMetadataKeepsNotGoesToStripes(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		var refused atomic.Int64
+		c.OnMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			var empty []int // what a full service does
+			for i, op := range req.GetBatch().GetOps() {
+				if create := op.GetCreate(); len(create.GetContent()) > 0 {
+					create.Content = nil
+					empty = append(empty, i)
+				}
+			}
+			return func(r *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
+				for _, i := range empty {
+					if results := r.GetBatch().GetResults(); i < len(results) {
+						results[i].Empty = true
+						refused.Add(1)
+					}
+				}
+				return r, err
+			}, nil
+		})
+		at := &place{c.ctx, a.Inodes(), dir}
+		makeFiles(c, a, dir, 0, 1)
+		at.write("f000000", 0, bytesOf(1, 100))
+		require.NotZero(t, refused.Load())
+		require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+		require.Zero(t, a.Stats().DelegatedLost)
+		mine, err := at.stat("f000000")
+		require.NoError(t, err)
+		require.EqualValues(t, 100, mine.Size())
+		there, err := b.Inodes().Lookup(c.ctx, dir, "f000000")
+		require.NoError(t, err)
+		require.Equal(t, there.String(), mine.String())
+		got := make([]byte, 100)
+		h, err := b.Inodes().OpenHandle(c.ctx, there.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		_, err = h.ReadAt(c.ctx, got, 0)
+		require.NoError(t, err)
+		require.Equal(t, bytesOf(1, 100), got)
+		require.NoError(t, h.Close(c.ctx))
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/content"
 	"github.com/morainefs/moraine/metadata/state/delegation"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/session"
@@ -177,6 +178,10 @@ func creating(t *kvtx.Tx, change *wire.BatchOp, op *wire.Create, result *wire.Ba
 	}
 	if err := delegation.Owns(t, op.GetParent()); err != nil {
 		return nil, err
+	}
+	if n := len(op.GetContent()); n > 0 && !layout.RoomInline(t, n) {
+		op, result.Empty = proto.CloneOf(op), true // later changes of the batch are about the file
+		op.Content = nil
 	}
 	id := moraine.InodeID(change.GetInode())
 	if err := delegation.TakeNumber(t, id); err != nil {

@@ -348,3 +348,28 @@ func TestABatchBringsContent(t *testing.T) {
 	b.check()
 	b.replays()
 }
+
+// A file whose content the state must not keep is made without it, so that later changes of the batch find
+// it.
+func TestABatchMakesAFileWhoseContentHasNoRoom(t *testing.T) {
+	b := newBench(t)
+	b.m.InlineLimit = 50
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	first := c.delegate(dir, 10).First
+	fits, full := makingFile(first, dir, "a"), makingFile(first+1, dir, "b")
+	fits.GetCreate().Content, full.GetCreate().Content = letters(50), letters(1)
+	fits.GetCreate().Exclusive, full.GetCreate().Exclusive = true, true
+	rename := &wire.BatchOp{Op: &wire.BatchOp_Rename{Rename: &wire.Rename{Parent: dir, Name: "b", NewParent: dir, NewName: "c"}}}
+	results := c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: []*wire.BatchOp{fits, full, rename}}}})).GetBatch().GetResults()
+	for i, r := range results {
+		if r.Error != nil || r.Empty != (i == 1) {
+			t.Errorf("change %d: %v", i, r)
+		}
+	}
+	if got := c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{Inode: first + 1}}})).GetEntry().GetAttr(); got.GetInode() != first+1 || got.GetSize() != 0 {
+		t.Errorf("the file without content is %v", got)
+	}
+	b.check()
+	b.replays()
+}

@@ -80,7 +80,7 @@ type table struct {
 	numbers numbers
 	times   times
 	asks    map[uint64]*ask
-	apart   bool             // content is not sent with the create of its file: one such create failed
+	apart   bool             // content is not sent with the create of its file: the metadata kept none of one
 	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
 	used    uint64           // counts uses of directories
 	giving  []uint64         // directories that are being given back, in order

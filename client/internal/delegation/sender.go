@@ -2,6 +2,7 @@ package delegation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -88,10 +89,12 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 	d.times.saw(resp.GetBatch().GetNow(), d.Clock.Now())
 	failed := false
 	for i, c := range batch {
-		if results[i].Error != nil {
-			d.lost(c, lossOf(transport.ErrorFromWire(results[i].Error)))
+		switch err := transport.ErrorFromWire(results[i].Error); {
+		case results[i].Empty, results[i].Error != nil && c.wire.GetCommit() != nil && retry.IsKind(err, moraine.NoSpace):
+			d.keepsNone(c)
+		case results[i].Error != nil:
+			d.lost(c, lossOf(err))
 			failed = true
-			d.apart = d.apart || len(c.wire.GetCreate().GetContent()) > 0
 		}
 		if results[i].Undelegated && c.node.dir != nil {
 			d.give(c.node.dir)
@@ -103,6 +106,15 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 		d.giveAll()
 	}
 	d.wake()
+}
+
+// keepsNone records that the metadata keeps no content of a file, which it has otherwise. Nothing is lost:
+// who committed it waits, and sends it in stripes. The caller holds the mutex.
+func (d *Desk) keepsNone(c *change) {
+	c.err = &moraine.Error{Op: "commit", Ref: moraine.InodeID(c.node.attr.Inode).String(), Kind: moraine.NoSpace,
+		Err: errors.New("the metadata keeps no more content: write it to stripes")}
+	d.apart = true
+	d.age(c.node.attr.Inode)
 }
 
 // lossOf is the error of a change that the service did not carry out.

@@ -18,7 +18,7 @@ func TakeInline(t *kvtx.Tx, op string, i *record.Inode, content []byte) (moraine
 	if len(content) > moraine.MaxInline {
 		return moraine.Extent{}, kvtx.Fail(moraine.TooLarge, op, ref, "the metadata keeps %d bytes of a file at most, and the content has %d", moraine.MaxInline, len(content))
 	}
-	if t.Count[record.CInlineBytes]+uint64(len(content)) > t.B.Space.InlineLimit {
+	if !RoomInline(t, len(content)) {
 		return moraine.Extent{}, kvtx.Fail(moraine.NoSpace, op, ref, "the metadata keeps %d bytes of small files, and may keep no more: write the content to stripes", t.Count[record.CInlineBytes])
 	}
 	id, err := t.NextID(record.CInline)
@@ -30,6 +30,11 @@ func TakeInline(t *kvtx.Tx, op string, i *record.Inode, content []byte) (moraine
 	t.Count[record.CInlines]++
 	t.Count[record.CInlineBytes] += uint64(len(content))
 	return e, nil
+}
+
+// RoomInline reports whether the state may keep so many bytes more of small files.
+func RoomInline(t *kvtx.Tx, n int) bool {
+	return t.Count[record.CInlineBytes]+uint64(n) <= t.B.Space.InlineLimit
 }
 
 func putInline(t *kvtx.Tx, id moraine.InlineID, r *record.Inline) { t.Put(t.K.Inline(id), r.Encode()) }
