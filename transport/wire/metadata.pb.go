@@ -14928,7 +14928,7 @@ func (x *LockReply) GetDeadlock() bool {
 type Delegate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`    // the directory; 0: only numbers
-	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers" json:"numbers,omitempty"` // inode numbers to reserve besides those that the session has, 65,536 at most; four reservations at most are kept, the newest
+	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers" json:"numbers,omitempty"` // inode numbers to reserve besides those that the session has, 65,536 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14980,10 +14980,10 @@ func (x *Delegate) GetNumbers() uint32 {
 type DelegateReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Delegated     bool                   `protobuf:"varint,1,opt,name=delegated" json:"delegated,omitempty"`
-	Why           string                 `protobuf:"bytes,2,opt,name=why" json:"why,omitempty"`       // it is not
-	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr" json:"attr,omitempty"`     // of the directory, with delegated
-	First         uint64                 `protobuf:"fixed64,4,opt,name=first" json:"first,omitempty"` // reserved: inodes first .. first+count-1
-	Count         uint32                 `protobuf:"varint,5,opt,name=count" json:"count,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why" json:"why,omitempty"`        // it is not
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr" json:"attr,omitempty"`      // of the directory, with delegated
+	First         uint64                 `protobuf:"fixed64,4,opt,name=first" json:"first,omitempty"`  // reserved: inodes first .. first+count-1
+	Count         uint32                 `protobuf:"varint,5,opt,name=count" json:"count,omitempty"`   // fewer than requested, or none, if the session has too many that it does not use
 	Nobody        uint32                 `protobuf:"varint,6,opt,name=nobody" json:"nobody,omitempty"` // user and group that take the place of root in what the session makes; 0: root stays
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -15107,7 +15107,8 @@ func (x *EndDelegation) GetInodes() []uint64 {
 }
 
 // Batch applies changes that the session has made in its directories already, in order. One that
-// fails changes nothing, and does not stop those that follow.
+// fails changes nothing, and does not stop those that follow. Nearly full metadata disks do not refuse
+// it: its changes are answered, and removals are among them. The leader recalls the directories then.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ops           []*BatchOp             `protobuf:"bytes,1,rep,name=ops" json:"ops,omitempty"` // 512 at most, and 1 MiB
@@ -15311,6 +15312,7 @@ func (*BatchOp_Commit) isBatchOp_Op() {}
 type BatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Results       []*BatchResult         `protobuf:"bytes,1,rep,name=results" json:"results,omitempty"` // of each change, in order
+	Now           int64                  `protobuf:"varint,2,opt,name=now" json:"now,omitempty"`        // the time of the entry, in nanoseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15350,6 +15352,13 @@ func (x *BatchReply) GetResults() []*BatchResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *BatchReply) GetNow() int64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
 }
 
 type BatchResult struct {
@@ -15416,7 +15425,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xb6?\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xb4?\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -15579,8 +15588,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\b\x04\x10\x02\x18\x01(\x01P\x01H\x00R\tawaitLock\x12G\n" +
 	"\bdelegate\x18\xa0\x06 \x01(\v2\x16.moraine.wire.DelegateB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x01(\x010\x018\x01H\x00R\bdelegate\x12U\n" +
 	"\x0eend_delegation\x18\xa1\x06 \x01(\v2\x1b.moraine.wire.EndDelegationB\x0e\xa2\xbb\x18\n" +
-	"\b\x03\x10\x02\x18\x02(\x010\x01H\x00R\rendDelegation\x12>\n" +
-	"\x05batch\x18\xa2\x06 \x01(\v2\x13.moraine.wire.BatchB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x018\x01H\x00R\x05batch\x12N\n" +
+	"\b\x03\x10\x02\x18\x02(\x010\x01H\x00R\rendDelegation\x12<\n" +
+	"\x05batch\x18\xa2\x06 \x01(\v2\x13.moraine.wire.BatchB\x0e\xa2\xbb\x18\n" +
+	"\b\x03\x10\x02\x18\x02(\x010\x01H\x00R\x05batch\x12N\n" +
 	"\vmember_beat\x18\xf0\x01 \x01(\v2\x18.moraine.wire.MemberBeatB\x10\xa2\xbb\x18\f\b\x04\x10\x05\x18\x02 \x02z\x02idH\x00R\n" +
 	"memberBeat\x12H\n" +
 	"\vget_members\x18\xf1\x01 \x01(\v2\x18.moraine.wire.GetMembersB\n" +
@@ -16740,10 +16750,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06rename\x18\f \x01(\v2\x14.moraine.wire.RenameH\x00R\x06rename\x122\n" +
 	"\bset_attr\x18\r \x01(\v2\x15.moraine.wire.SetAttrH\x00R\asetAttr\x12.\n" +
 	"\x06commit\x18\x0e \x01(\v2\x14.moraine.wire.CommitH\x00R\x06commitB\x04\n" +
-	"\x02op\"A\n" +
+	"\x02op\"S\n" +
 	"\n" +
 	"BatchReply\x123\n" +
-	"\aresults\x18\x01 \x03(\v2\x19.moraine.wire.BatchResultR\aresults\"p\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.moraine.wire.BatchResultR\aresults\x12\x10\n" +
+	"\x03now\x18\x02 \x01(\x03R\x03now\"p\n" +
 	"\vBatchResult\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12 \n" +
 	"\vundelegated\x18\x02 \x01(\bR\vundelegated\x12\x14\n" +

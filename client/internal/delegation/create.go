@@ -7,6 +7,10 @@ import (
 
 const setgid = 0o2000
 
+// maxDepth is how deep below a directory that the service delegated the desk makes directories by itself:
+// the service delegates none that is so deep that these would be too deep.
+const maxDepth = 200
+
 // create makes an inode in a delegated directory. The caller holds the mutex.
 func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
 	l, parent, err := d.live(op.Parent)
@@ -18,6 +22,9 @@ func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	if e, ok := l.names[op.Name]; ok {
 		return d.existing(op, e)
+	}
+	if op.Type == wire.FileType_FILE_TYPE_DIRECTORY && l.depth >= maxDepth {
+		return nil, errPlain // the service may refuse one that is deeper
 	}
 	if !d.queue.room() {
 		return nil, errWait
@@ -90,7 +97,7 @@ func (d *Desk) newNode(op *wire.Create, parent *node, number uint64) *node {
 	}
 	n := &node{attr: a, name: op.Name, born: true}
 	if op.Type == wire.FileType_FILE_TYPE_DIRECTORY && len(d.dirs) < maxDirs {
-		n.dir = &dir{id: number, names: map[string]entry{}, under: parent.dir.under, state: dirLive, changed: d.Clock.Now()}
+		n.dir = &dir{id: number, names: map[string]entry{}, under: parent.dir.under, depth: parent.dir.depth + 1, state: dirLive, changed: d.Clock.Now()}
 		d.used++
 		n.dir.used = d.used
 		d.dirs[number] = n.dir

@@ -34,6 +34,7 @@ type dir struct {
 	order []string // of names, sorted; nil if it must be sorted again
 	under Standing
 	state dirState
+	depth int     // below the directory that the service delegated; this one is made at its birth
 	stale bool    // its attributes are not those of the table, since a request went to the service
 	last  *change // the newest change of its names
 	used  uint64  // Desk.used when it was used last

@@ -27,6 +27,8 @@ const (
 	// many as it has used besides. A client has at most 4,096 changes in its queue, and reserves
 	// others early.
 	spareNumbers = 8192
+	// maxLevel is below how many others a delegated directory is at most.
+	maxLevel = kvtx.MaxDepth / 2
 )
 
 // Delegate gives a directory to the session, and reserves inode numbers for it. The answer says why
@@ -102,6 +104,9 @@ func whyNot(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) (string, error
 	}
 	if in, err := tree.Hidden(&t.View, dir); err != nil || in {
 		return "the directory belongs to the service", err // removals of others make entries in a trash
+	}
+	if level, err := usage.Level(t, dir.Id); err != nil || level > maxLevel {
+		return "the directory is deep below the root", err // a late mkdir in it must not be too deep
 	}
 	limited, err := usage.Limited(&t.View, dir.Id)
 	if err != nil || limited {
