@@ -15,6 +15,8 @@ const (
 	// maxDirs is how many directories are delegated at most. Above manyDirs, and manyNodes inodes, the
 	// desk gives back those that it has not used for the longest time. The service ends at 4,096.
 	maxDirs, manyDirs, manyNodes = 3500, 3000, 100_000
+	// manyNames is how many names all directories have before it gives some back.
+	manyNames = 500_000
 	// tendEvery is how often the keeper looks whether it has work.
 	tendEvery = time.Second
 	// quietAfter is for how long the client changes nothing in a directory before the desk gives it
@@ -131,17 +133,23 @@ func (d *Desk) shrink() {
 			d.disown(inode)
 		}
 	}
-	if len(d.dirs) <= manyDirs {
-		return
-	}
+	names := 0
 	all := make([]*dir, 0, len(d.dirs))
 	for _, l := range d.dirs {
 		if l.state == dirLive {
 			all = append(all, l)
+			names += len(l.names)
 		}
 	}
+	if len(d.dirs) <= manyDirs && names <= manyNames {
+		return
+	}
 	slices.SortFunc(all, func(a, b *dir) int { return int(int64(a.used) - int64(b.used)) })
-	for _, l := range all[:(len(all)+7)/8] {
+	for i, l := range all {
+		if (len(d.dirs) <= manyDirs || i >= (len(all)+7)/8) && names <= manyNames {
+			break
+		}
+		names -= len(l.names)
 		d.give(l)
 	}
 }
