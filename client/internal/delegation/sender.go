@@ -114,7 +114,7 @@ func (d *Desk) keepsNone(c *change) {
 	c.err = &moraine.Error{Op: "commit", Ref: moraine.InodeID(c.node.attr.Inode).String(), Kind: moraine.NoSpace,
 		Err: errors.New("the metadata keeps no more content: write it to stripes")}
 	d.apart = true
-	d.age(c.node.attr.Inode)
+	d.markOld(c.node.attr.Inode)
 }
 
 // lossOf is the error of a change that the service did not carry out.
