@@ -106,7 +106,7 @@ func newClient(cfg Config, deps Deps) *Client {
 	reports := limit.NewReporter(deps.Log, counts.WaitsExceeded)
 	files := &contents{orphans: orphans{ready: make(chan struct{}, 1)}}
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
-		CacheEntries: cfg.CacheEntries, Delegation: cfg.Delegation},
+		CacheEntries: cfg.CacheEntries, Delegation: cfg.Delegation, Resume: cfg.Resume.session()},
 		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Files: files, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,

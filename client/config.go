@@ -72,6 +72,8 @@ type Config struct {
 	// CacheBytes bounds the space that the files in CacheDir take, 64 MiB at least. All clients
 	// that share CacheDir name the same bound.
 	CacheBytes int64
+	// Resume has the client take over the session of a process that has ended. Default: none.
+	Resume *Resume
 }
 
 // Deps are what tests replace. Only Dialer is required.

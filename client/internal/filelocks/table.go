@@ -173,3 +173,6 @@ func (b *Book) lost(inode moraine.InodeID, which func(locktable.Lock) bool) bool
 	defer b.mu.Unlock()
 	return slices.ContainsFunc(b.tables[inode], func(l locktable.Lock) bool { return l.Session != now && which(l) })
 }
+
+// Adopt records a lock that another process of this client's owner took under a session.
+func (b *Book) Adopt(inode moraine.InodeID, l Lock, session uint64) { b.set(inode, own(session, l)) }

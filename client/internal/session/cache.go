@@ -31,11 +31,13 @@ type cache struct {
 
 	mu       sync.Mutex
 	standing standing
-	leases   map[uint64]*leased
-	recent   list.List // of *leased, most recently used first
-	attrs    map[uint64]cachedAttr
-	items    int
-	aside    map[uint64]int // number of running requests that name the inode
+	// firstStanding is below the epochs of all standings of this process.
+	firstStanding uint64
+	leases        map[uint64]*leased
+	recent        list.List // of *leased, most recently used first
+	attrs         map[uint64]cachedAttr
+	items         int
+	aside         map[uint64]int // number of running requests that name the inode
 	// back are the leases to return. returning are the leases whose return the
 	// service has not confirmed yet: the cache stores nothing under them.
 	back      []uint64

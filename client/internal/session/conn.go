@@ -46,7 +46,8 @@ type Conn struct {
 	Log            *slog.Logger
 	metrics        *metrics.Metrics
 	random         io.Reader
-	scope          string // as Config.Scope
+	scope          string  // as Config.Scope
+	resume         *Resume // as Config.Resume
 
 	numbers limit.Resource   // requests of a session without an answer
 	opening *limit.Semaphore // one unit, taken to open a session
@@ -80,6 +81,8 @@ type Config struct {
 	CacheEntries int
 	// Delegation lets the service delegate directories to the client. It needs a cache.
 	Delegation bool
+	// Resume names a session to take over; nil: none.
+	Resume *Resume
 }
 
 // Deps are what a Conn works with. All but Reports are required.
@@ -104,7 +107,7 @@ func waitFor(name string, cfg *Config, deps *Deps) limit.Resource {
 func New(cfg Config, deps Deps) *Conn {
 	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
-		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope,
+		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, resume: cfg.Resume,
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	m.Orphans = &Orphans{m: m, files: deps.Files}
 	if cfg.CacheEntries > 0 {

@@ -56,6 +56,7 @@ func (m *Conn) OnLost(drop func(ctx context.Context, inodes []moraine.InodeID)) 
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
 	m.cache.copies.drop = drop
+	m.cache.copies.signal()
 }
 
 // Leases reports whether the service grants leases to the client.
@@ -167,7 +168,8 @@ func (c *cache) dropEach(ctx context.Context, run func(func())) {
 			c.loseAll()
 		}
 		lost, drop := c.copies.lost, c.copies.drop
-		if c.copies.lost = nil; len(lost) > 0 {
+		if drop != nil && len(lost) > 0 { // those of an earlier process wait for the owner of the copies
+			c.copies.lost = nil
 			c.copies.dropping++
 			run(func() {
 				drop(ctx, lost)

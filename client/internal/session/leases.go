@@ -107,7 +107,7 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	}
 	if c.standing.session != session {
 		c.clear()
-		c.standing = standing{session: session}
+		c.standing = standing{session: session, epoch: c.firstStanding}
 	}
 	st := &c.standing
 	st.trusted, st.carried, st.acked = false, 0, 0

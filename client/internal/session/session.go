@@ -50,7 +50,7 @@ var ErrPutLost = errors.New("the session ended before the bytes that it had sent
 func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	// Before the session is open: the first server may be down.
 	running.Go(func() { m.endpointHealth.run(life) })
-	if _, err := m.open(ctx, nil); err != nil {
+	if err := m.openFirst(ctx); err != nil {
 		return err
 	}
 	running.Go(func() { m.renewEvery(life) })
@@ -85,10 +85,19 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	if s := m.session.Load(); s != old {
 		return s, nil
 	}
-	nonce := make([]byte, 16)
+	nonce := make([]byte, nonceBytes)
 	if _, err := io.ReadFull(m.random, nonce); err != nil {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
+	return m.openBy(ctx, nonce, old)
+}
+
+// nonceBytes is the length of a session's nonce.
+const nonceBytes = 16
+
+// openBy is open with a nonce. A live session of that nonce is that session. The caller has the
+// turn to open.
+func (m *Conn) openBy(ctx context.Context, nonce []byte, old *Session) (*Session, error) {
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Scope: m.scope, Leases: m.cache != nil, Opens: true}}}
 	began := m.Clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
@@ -99,7 +108,7 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
 		return nil, retry.BadReply("open session")
 	}
-	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(&m.numbers), leases: r.Leases,
+	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(&m.numbers, m.resume.firstNumber()), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond, Incarnation: transport.MarkedIncarnation(r.Incarnation, r.Mark)}
 	copy(s.Cluster[:], r.Cluster)
 	s.renewed.Store(&began)
@@ -109,6 +118,7 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	m.takeRevoked(r)
 	m.cache.reset()
 	m.session.Store(s)
+	m.resume.opened(nonce, s.Id)
 	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()
 	m.SawTopology(r.TopologyVersion)

@@ -13,7 +13,7 @@ import (
 // that.
 const maxOutstanding = 1000
 
-// window assigns the request numbers of one session, from 1, and knows below which number every
+// window assigns the request numbers of one session, and knows below which number every
 // request is finished. Safe for concurrent use.
 type window struct {
 	wait *limit.Resource
@@ -28,8 +28,9 @@ type window struct {
 	given []uint64
 }
 
-func newWindow(wait *limit.Resource) *window {
-	return &window{wait: wait, next: 1, low: 1, done: map[uint64]struct{}{}}
+// newWindow returns a window whose first number is first.
+func newWindow(wait *limit.Resource, first uint64) *window {
+	return &window{wait: wait, next: first, low: first, done: map[uint64]struct{}{}}
 }
 
 // take returns the next number. It waits while maxOutstanding numbers lie between it and the

@@ -21,7 +21,7 @@ import (
 
 func TestWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWindow(&limit.Resource{})
+		w := newWindow(&limit.Resource{}, 1)
 		open := map[uint64]bool{}
 		next := uint64(1)
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
@@ -58,7 +58,7 @@ func sortedKeys(m map[uint64]bool) []uint64 {
 
 func TestWindowIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWindow(&limit.Resource{})
+		w := newWindow(&limit.Resource{}, 1)
 		for range maxOutstanding {
 			_, err := w.take(context.Background())
 			require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestASessionIsNotWaitedForBeyondThePatience(t *testing.T) {
 		m := New(Config{Metadata: [][]string{{"a:1"}}, AttemptTimeout: 5 * time.Second, Patience: patience},
 			Deps{Dialer: &refuser{}, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader,
 				Reports: limit.NewReporter(slog.New(slog.NewTextHandler(&log, nil)), nil)})
-		w := newWindow(&m.numbers)
+		w := newWindow(&m.numbers, 1)
 		for range maxOutstanding {
 			_, err := w.take(t.Context())
 			require.NoError(t, err)
