@@ -74,6 +74,16 @@ func (t *dirTable) get(fh uint64) *dir {
 	return t.open[fh]
 }
 
+// adopt adds a directory that a daemon before opened. It continues by the number of entries.
+func (t *dirTable) adopt(fh uint64, inode moraine.InodeID) *dir {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open[fh] == nil {
+		t.open[fh] = &dir{inode: inode}
+	}
+	return t.open[fh]
+}
+
 // directories answers the requests about open directories.
 type directories struct {
 	*calls
@@ -136,6 +146,9 @@ const (
 // "." and ".." come without attributes.
 func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, client.Attr) bool) gofuse.Status {
 	d := ds.dirs.get(in.Fh)
+	if d == nil && ds.opened.files.state != nil {
+		d = ds.dirs.adopt(in.Fh, ds.inode(in.NodeId))
+	}
 	if d == nil {
 		return gofuse.EBADF
 	}

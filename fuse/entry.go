@@ -150,5 +150,8 @@ func (fs *fileSystem) losing(ctx context.Context, parent moraine.InodeID, name s
 	// do may have taken effect although its answer is lost. A release of an inode
 	// that still has a name does nothing.
 	defer func() { fs.release(s, fs.files.endLoss(s, open)) }()
+	if open {
+		fs.files.mayKeep(s)
+	}
 	return do(open)
 }

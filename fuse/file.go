@@ -25,14 +25,17 @@ type openFiles struct {
 	background sync.WaitGroup
 	closings   closings
 	unlocking  context.Context // of the commits before an unlock that nobody waits for
-	ended      atomic.Bool     // the mount is detached
+	// restored are the handles that daemons before opened, by the number of the request, and gone
+	// those of files that no longer exist, with their places in the state.
+	restored, gone sync.Map
+	ended          atomic.Bool // the mount is detached
 }
 
 // Open implements gofuse.RawFileSystem.
 func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	err := o.open(ctx, o.inode(in.NodeId), in.Flags, out)
+	err := o.open(ctx, o.inode(in.NodeId), in.Flags, in.Unique, out)
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -40,23 +43,20 @@ func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.
 }
 
 // open opens a file and adds it to the table.
-func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32, out *gofuse.OpenOut) error {
+func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32, unique uint64, out *gofuse.OpenOut) error {
 	// Pin it first, so that a removal of its name from now on knows that it must be
 	// kept.
 	s, err := o.files.pin(ctx, inode)
 	if err != nil {
 		return err
 	}
-	return o.openPinned(ctx, s, flags, out)
+	return o.openPinned(ctx, s, flags, unique, out)
 }
 
-// openPinned opens a pinned file and adds it to the table, or unpins it.
-func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, out *gofuse.OpenOut) error {
-	inode, opts := s.inode, client.HandleOptions{Level: o.level}
-	if flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
-		opts.Level = moraine.NVMe
-	}
-	h, err := o.client.Inodes().OpenHandle(ctx, inode, opts)
+// openPinned opens a pinned file for the request of that number and adds it to the table, or unpins it.
+func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, unique uint64, out *gofuse.OpenOut) error {
+	inode, synced := s.inode, flags&syscall.O_DSYNC != 0 // O_SYNC includes its bit
+	h, err := o.client.Inodes().OpenHandle(ctx, inode, o.handleOptions(synced))
 	if err != nil {
 		o.release(s, o.files.unpin(s))
 		return err
@@ -71,7 +71,16 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 	f := &file{state: s, handle: h, writes: writes}
 	out.OpenFlags = o.pagesFor(f, flags)
 	out.Fh = o.add(f)
+	f.record(o.files.state, unique, synced)
 	return nil
+}
+
+// handleOptions are those of a file that is opened, with O_DSYNC or without.
+func (o *openFiles) handleOptions(synced bool) client.HandleOptions {
+	if synced {
+		return client.HandleOptions{Level: moraine.NVMe}
+	}
+	return client.HandleOptions{Level: o.level}
 }
 
 // release releases the content of an inode without a name, if the table says so.
@@ -81,6 +90,7 @@ func (o *openFiles) release(s *openInode, release bool) {
 	}
 	o.background.Go(func() {
 		_ = o.client.Inodes().Release(o.life, s.inode) // the client repeats it
+		o.files.forgetKept(s)
 		o.files.endLoss(s, false)
 	})
 }
@@ -99,7 +109,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 	if err != nil {
 		return status(err)
 	}
-	if err := o.open(ctx, attr.Inode(), in.Flags, &out.OpenOut); err != nil {
+	if err := o.open(ctx, attr.Inode(), in.Flags, in.Unique, &out.OpenOut); err != nil {
 		o.loans.AwaitEnd() // of the missing name
 		return nodeStatus(err)
 	}
@@ -111,9 +121,12 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 // it. Each close was a Flush before, which reported errors; an error here reaches
 // no program.
 func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	o.gate.enter()
+	defer o.gate.leave()
 	o.beforeRelease(o.files.get(in.Fh))
 	f := o.files.take(in.Fh)
 	if f == nil {
+		o.releaseGone(in.Fh)
 		return
 	}
 	if err := f.close(o.life); err != nil {
@@ -124,6 +137,8 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 		o.pages.leave(f.paged)
 	}
 	o.unlockHandle(f)
+	o.files.clean(f.state)
+	o.files.state.Drop(f.place)
 	o.release(f.state, o.files.unpin(f.state))
 }
 
@@ -133,7 +148,7 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
@@ -142,7 +157,10 @@ func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Sta
 		err = f.handle.Flush(ctx)
 	}
 	o.closedBy(ctx, f, in.LockOwner, err != nil)
-	return status(err)
+	if !f.writes {
+		return status(err)
+	}
+	return o.committed(f, err)
 }
 
 // Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its
@@ -151,11 +169,11 @@ func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Sta
 func (o *openFiles) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	return status(f.handle.Sync(ctx))
+	return o.committed(f, f.handle.Sync(ctx))
 }
 
 // Read implements gofuse.RawFileSystem. Fewer bytes than requested mean the end of
@@ -163,7 +181,7 @@ func (o *openFiles) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Sta
 func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return nil, o.notOpen()
+		return nil, o.notOpenAs(in.Fh)
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
@@ -198,10 +216,12 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 func (o *openFiles) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return 0, o.notOpen()
+		return 0, o.notOpenAs(in.Fh)
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
+	o.files.beginWrite(f.state)
+	defer o.files.endWrite(f.state)
 	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 && f.state.privileged.Load() {
 		if err := o.dropPrivileges(ctx, f.state); err != nil {
 			return 0, status(err)

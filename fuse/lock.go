@@ -11,6 +11,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse/handover"
 	"github.com/morainefs/moraine/internal/locktable"
 )
 
@@ -30,10 +31,14 @@ type lockRecord struct {
 	mu     sync.Mutex
 	table  locktable.Table
 	wanted []*locktable.Lock // of requests that run
+
+	inode  moraine.InodeID
+	state  *handover.State
+	places []handover.Place // where the state has the ranges
 }
 
 func recorded(handle uint64, l client.FileLock) locktable.Lock {
-	return locktable.Lock{Owner: locktable.Owner{Session: handle, Flock: l.Flock, ID: l.Owner}, Start: l.Start, End: l.End}
+	return locktable.Lock{Owner: locktable.Owner{Session: handle, Flock: l.Flock, ID: l.Owner}, Start: l.Start, End: l.End, Write: l.Write, PID: l.PID}
 }
 
 // note records that the range was locked through the handle.
@@ -42,6 +47,7 @@ func (r *lockRecord) note(handle uint64, l client.FileLock) {
 	defer r.mu.Unlock()
 	r.clear(l)
 	r.table = r.table.Set(recorded(handle, l))
+	r.save()
 }
 
 // end records that the owner has nothing in the range.
@@ -49,6 +55,7 @@ func (r *lockRecord) end(l client.FileLock) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clear(l)
+	r.save()
 }
 
 // clear is end for a caller that holds the mutex.
@@ -91,6 +98,7 @@ func (r *lockRecord) take(handle uint64) (all []client.FileLock) {
 		}
 		own = own.Clear(from, w.Start, w.End)
 	}
+	r.save()
 	for _, h := range own {
 		all = append(all, client.FileLock{Owner: h.ID, Flock: h.Flock, Start: h.Start, End: h.End})
 	}
@@ -137,7 +145,7 @@ func (o *openFiles) SetLkw(cancel <-chan struct{}, in *gofuse.LkIn) gofuse.Statu
 func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	}
 	l, ok := requestedLock(in)
 	if !ok {
@@ -178,7 +186,7 @@ func (o *openFiles) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) 
 func (o *openFiles) GetLk(cancel <-chan struct{}, in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	}
 	l, ok := requestedLock(in)
 	if !ok {

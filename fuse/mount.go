@@ -84,6 +84,8 @@ type Deps struct {
 	Metrics *Metrics
 	// AccessLog gets a line for each request of the kernel; nil: there is none.
 	AccessLog *observe.AccessLog
+	// Device is the kernel's side of a mount that another process made; nil: Run mounts.
+	Device *Device
 }
 
 // Metrics counts what mounts do. Several mounts of one process may share it.
@@ -93,6 +95,7 @@ type Metrics struct {
 	WaitsExceeded *prometheus.CounterVec
 	// Reads counts the kernel's requests to read.
 	Reads      prometheus.Counter
+	restarts   prometheus.Counter
 	operations *observe.Metrics
 }
 
@@ -100,6 +103,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
 		Reads:      metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
+		restarts:   metric.For(reg, "fuse").Counter("restarts_total", "Daemons of the mount before this one, which crashed or were upgraded."),
 		operations: observe.NewMetrics(reg)}
 }
 
@@ -136,6 +140,7 @@ func (c *Config) validate() error {
 // Mount is one mounted file system, from New to the end of Run.
 type Mount struct {
 	cfg      Config
+	device   *Device // nil: none
 	fs       *fileSystem
 	observer *observe.Observer
 }
@@ -163,7 +168,12 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: files}
 	dirs.dirs.init()
-	return &Mount{cfg: cfg, observer: observe.New(deps.Metrics.operations, deps.AccessLog), fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
+	if d := deps.Device; d != nil {
+		files.files.state, files.pages.state = d.state, d.state
+		dirs.dirs.next = d.life * fhsPerLife
+		deps.Metrics.restarts.Add(float64(d.Restarts()))
+	}
+	return &Mount{cfg: cfg, device: deps.Device, observer: observe.New(deps.Metrics.operations, deps.AccessLog), fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
 		unimplemented: unimplemented{gofuse.NewDefaultRawFileSystem()}}}, nil
 }
 
@@ -191,6 +201,12 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	server, err := m.mount()
 	if err != nil {
 		return err
+	}
+	if m.device != nil {
+		if err := m.fs.restore(life, m.device); err != nil {
+			return err
+		}
+		m.fs.background.Go(func() { m.fs.cleanEach(unlocking) })
 	}
 	served := make(chan struct{})
 	go func() {
@@ -225,11 +241,29 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 
 // mount attaches the file system and answers the kernel's first request.
 func (m *Mount) mount() (*gofuse.Server, error) {
+	var server *gofuse.Server
+	var err error
+	if m.device != nil {
+		server, err = m.connect(observe.Wrap(resent{m.fs}, m.observer))
+	} else if server, err = gofuse.NewServer(observe.Wrap(m.fs, m.observer), m.cfg.Dir, m.cfg.options(m.fs.log)); err != nil {
+		err = &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.fs.server.Store(server)
+	m.fs.pages.begin(server)
+	closeOnExec(m.fs.log)
+	return server, nil
+}
+
+// options are those of the library.
+func (c *Config) options(log *slog.Logger) *gofuse.MountOptions {
 	opts := &gofuse.MountOptions{
-		FsName: m.cfg.Name, Name: fsType, AllowOther: m.cfg.AllowOther,
+		FsName: c.Name, Name: fsType, AllowOther: c.AllowOther,
 		Options:  []string{"default_permissions"},
 		MaxWrite: maxRequest, MaxReadAhead: maxRequest, MaxBackground: maxBackground,
-		MaxInflightRequestBytes: int(m.cfg.RequestBytes),
+		MaxInflightRequestBytes: int(c.RequestBytes),
 		// A splice of a full request needs a pipe larger than the usual limit, and
 		// logs a line for each failure; writev needs none.
 		DisableSplice: true,
@@ -237,24 +271,17 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		// DONT_MASK leaves the umask to the service: it holds unless the directory has a
 		// default access control list.
 		ExtraCapabilities: gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP | gofuse.CAP_DONT_MASK,
-		EnableAcl:         !m.cfg.NoXattrs,
-		DisableXAttrs:     m.cfg.NoXattrs,
+		EnableAcl:         !c.NoXattrs,
+		DisableXAttrs:     c.NoXattrs,
 		EnableLocks:       true,
 		DirectMount:       true,
-		Logger:            slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),
+		Logger:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	if m.cfg.ReadOnly {
+	if c.ReadOnly {
 		opts.Options = append(opts.Options, "ro")
 		opts.DirectMountFlags = readOnlyFlags
 	}
-	server, err := gofuse.NewServer(observe.Wrap(m.fs, m.observer), m.cfg.Dir, opts)
-	if err != nil {
-		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
-	}
-	m.fs.server.Store(server)
-	m.fs.pages.begin(server)
-	closeOnExec(m.fs.log)
-	return server, nil
+	return opts
 }
 
 // maxBackground is how many read-ahead requests the kernel sends

@@ -7,14 +7,16 @@ import (
 	"sync/atomic"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/fuse/handover"
 )
 
 // pagedInode is a file of which the kernel may have pages.
 type pagedInode struct {
 	inode      moraine.InodeID
-	users      int           // open files and running drops; guarded by pages.mu
-	at         *list.Element // in pages.unused; nil while there are users
-	turn       sync.Mutex    // held by a drop
+	place      handover.Place // in the state; constant
+	users      int            // open files and running drops; guarded by pages.mu
+	at         *list.Element  // in pages.unused; nil while there are users
+	turn       sync.Mutex     // held by a drop
 	rewatching atomic.Bool
 
 	mu sync.Mutex // guards the fields below

@@ -11,6 +11,7 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/fuse/handover"
 	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -40,6 +41,7 @@ type pages struct {
 	reads  prometheus.Counter
 	late   late
 	ended  atomic.Bool // nothing is watched any more
+	state  *handover.State
 
 	mu     sync.Mutex
 	of     map[moraine.InodeID]*pagedInode
@@ -90,6 +92,7 @@ func (p *pages) use(inode moraine.InodeID) *pagedInode {
 	n := p.of[inode]
 	if n == nil {
 		n = newPagedInode(inode)
+		n.place = p.state.Put(handover.Slot{Kind: handover.Paged, Inode: uint64(inode)})
 		p.of[inode] = n
 	}
 	p.join(n)
@@ -114,15 +117,21 @@ func (p *pages) leave(n *pagedInode) {
 		return
 	}
 	if n.watched() == 0 {
-		delete(p.of, n.inode)
+		p.forget(n)
 		return
 	}
 	n.at = p.unused.PushFront(n)
 	if p.unused.Len() > maxUnusedPaged {
 		oldest := p.unused.Remove(p.unused.Back()).(*pagedInode)
 		oldest.at = nil
-		delete(p.of, oldest.inode)
+		p.forget(oldest)
 	}
+}
+
+// forget forgets an inode without users. The mutex is held.
+func (p *pages) forget(n *pagedInode) {
+	delete(p.of, n.inode)
+	p.state.Drop(n.place)
 }
 
 // known returns the entry of an inode, or nil.

@@ -16,7 +16,7 @@ func (o *openFiles) Fallocate(cancel <-chan struct{}, in *gofuse.FallocateIn) go
 	f := o.files.get(in.Fh)
 	switch {
 	case f == nil:
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	case !f.writes:
 		return gofuse.EBADF
 	case in.Length == 0 || in.Offset > moraine.MaxFileSize:
@@ -57,7 +57,7 @@ func (o *openFiles) noPrivileges(ctx context.Context, f *file, user uint32) erro
 func (o *openFiles) Lseek(cancel <-chan struct{}, in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
 	f := o.files.get(in.Fh)
 	if f == nil {
-		return o.notOpen()
+		return o.notOpenAs(in.Fh)
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
@@ -100,7 +100,7 @@ func (o *openFiles) CopyFileRange(cancel <-chan struct{}, in *gofuse.CopyFileRan
 	src, dst := o.files.get(in.FhIn), o.files.get(in.FhOut)
 	switch {
 	case src == nil || dst == nil:
-		return 0, o.notOpen()
+		return 0, o.notOpenAs(in.FhIn, in.FhOut)
 	case !dst.writes:
 		return 0, gofuse.EBADF
 	case in.OffOut > moraine.MaxFileSize-mostClone:

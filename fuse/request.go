@@ -31,6 +31,7 @@ type calls struct {
 	patience time.Duration
 	// loans are the loans to the kernel that server serves.
 	loans  client.Loans
+	gate   gate
 	server atomic.Pointer[gofuse.Server]
 }
 
@@ -56,6 +57,7 @@ func (c *calls) unbounded(cancel <-chan struct{}, in *gofuse.InHeader) (context.
 
 // interruptible returns a context that ends with another one, or when the caller was interrupted.
 func (c *calls) interruptible(within context.Context, cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
+	c.gate.enter()
 	ctx, stop := context.WithCancelCause(within)
 	thread := in.Pid // in belongs to the server once the call has returned
 	t := time.AfterFunc(time.Duration(c.undisturbed.Load()), func() {
@@ -66,6 +68,7 @@ func (c *calls) interruptible(within context.Context, cancel <-chan struct{}, in
 	return ctx, func() {
 		t.Stop()
 		stop(nil)
+		c.gate.leave()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse/handover"
 	"github.com/morainefs/moraine/internal/limit"
 	"golang.org/x/sync/errgroup"
 )
@@ -24,6 +25,9 @@ type file struct {
 	direct  bool   // reads go past the pages: only mappings fill them
 	pagedIn uint64 // the epoch of paged at the open
 	number  uint64 // its handle
+	place   handover.Place
+	// fault says that the mount's daemon died before written bytes were committed.
+	fault atomic.Bool
 	// unlocking are the closes whose locks are not given back yet.
 	unlocking sync.WaitGroup
 
@@ -66,6 +70,9 @@ type openInode struct {
 	// writers counts the files that are open for writing, until what was written is committed.
 	writers int
 	locks   lockRecord
+	dirt    dirt
+	// keptAt is where the state says that it may be kept.
+	keptAt handover.Place
 	// privileged is set if its mode may have setuid or setgid bits, which a write
 	// clears.
 	privileged atomic.Bool
@@ -79,6 +86,8 @@ type table struct {
 	next    uint64
 	handles map[uint64]*file
 	inodes  map[moraine.InodeID]*openInode
+	// state is what the next daemon needs of the open files; nil: there is no next one.
+	state *handover.State
 }
 
 func (t *table) init(turn limit.Resource) {
@@ -132,6 +141,7 @@ func (t *table) entry(inode moraine.InodeID) *openInode {
 	s := t.inodes[inode]
 	if s == nil {
 		s = &openInode{inode: inode}
+		s.locks.state, s.locks.inode = t.state, inode
 		t.inodes[inode] = s
 	}
 	return s
@@ -199,12 +209,18 @@ func (t *table) add(f *file) (fh uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
-	t.handles[t.next], f.number = f, t.next
+	f.number = t.next
+	t.enter(f)
+	return t.next
+}
+
+// enter adds an open file that has its number. The mutex is held.
+func (t *table) enter(f *file) {
+	t.handles[f.number] = f
 	f.state.files = append(f.state.files, f)
 	if f.writes {
 		f.state.writers++
 	}
-	return t.next
 }
 
 // take removes an open file. It stays pinned.

@@ -22,7 +22,7 @@ func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *go
 		return status(err)
 	}
 	o.files.keep(s)
-	if err := o.openPinned(ctx, s, in.Flags, &out.OpenOut); err != nil {
+	if err := o.openPinned(ctx, s, in.Flags, in.Unique, &out.OpenOut); err != nil {
 		return nodeStatus(err)
 	}
 	o.fillEntry(attr, &out.EntryOut)
@@ -34,4 +34,5 @@ func (t *table) keep(s *openInode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.kept = true
+	t.noteKept(s)
 }

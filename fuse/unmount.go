@@ -128,6 +128,13 @@ func raiseReadahead(dir string, log *slog.Logger) {
 // opens it without O_CLOEXEC. A child that inherits it keeps the mount alive after
 // this process is killed, and calls on the mount then wait for ever.
 func closeOnExec(log *slog.Logger) {
+	for _, fd := range devices(log) {
+		unix.CloseOnExec(fd)
+	}
+}
+
+// devices returns the FUSE devices that this process has open.
+func devices(log *slog.Logger) (all []int) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		log.Warn("FUSE device stays inheritable", "err", err)
@@ -138,7 +145,8 @@ func closeOnExec(log *slog.Logger) {
 			continue
 		}
 		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == "/dev/fuse" {
-			unix.CloseOnExec(fd)
+			all = append(all, fd)
 		}
 	}
+	return all
 }

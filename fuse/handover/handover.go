@@ -11,6 +11,7 @@ package handover
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -220,7 +221,7 @@ func (s *State) write(at int64, slot Slot) {
 	if _, err := s.file.WriteAt(b[:], at); err != nil { // there is no memory
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.failed = errors.Join(s.failed, err)
+		s.failed = cmp.Or(s.failed, err)
 	}
 }
 

@@ -87,7 +87,7 @@ func mounted(env *cli.Env, loc cli.Location, dir, log string, pid int) {
 }
 
 // mountForParent serves the mount in the background process.
-func mountForParent(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Location, dir string) error {
+func mountForParent(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Location, dir string, serve serveFunc) error {
 	parent := os.NewFile(uintptr(o.readyFD), "ready")
 	if parent == nil {
 		return cli.UsageError("--ready-fd %d", o.readyFD)
@@ -102,7 +102,7 @@ func mountForParent(ctx context.Context, env *cli.Env, o MountOptions, loc cli.L
 		tellErr = errors.Join(err, parent.Close(), os.Chdir("/"))
 		parent = nil
 	}
-	err := serveMount(ctx, env, o, loc, dir, func() { tell(readyLine) })
+	err := serve(ctx, env, o, loc, dir, func() { tell(readyLine) })
 	if err != nil {
 		tell(strings.Join(cli.ErrorLines(err), "; "))
 	}

@@ -55,16 +55,23 @@ type control struct {
 	source, dir string
 	mount       *fuse.Mount
 	client      *mountClient
-	server      *http.Server
 }
 
 // startControl listens until the caller calls stop.
 func startControl(c *control) (stop func(), err error) {
-	record, err := mountFile(c.dir, ".json")
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(c.status()) })
+	mux.HandleFunc("GET /profile", profileProcess)
+	return listenBeside(controlFile, c.dir, mux)
+}
+
+// listenBeside answers at a socket beside the record of the mount on dir, until the caller calls stop.
+func listenBeside(socketOf func(base, dir string) string, dir string, h http.Handler) (stop func(), err error) {
+	record, err := mountFile(dir, ".json")
 	if err != nil {
 		return nil, err
 	}
-	file := controlFile(filepath.Dir(record), c.dir)
+	file := socketOf(filepath.Dir(record), dir)
 	// The record's lock shows that no other process serves this mount.
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -79,13 +86,10 @@ func startControl(c *control) (stop func(), err error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(c.status()) })
-	mux.HandleFunc("GET /profile", profileProcess)
-	c.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = c.server.Serve(ownersOnly{l}) }() // it ends by Close
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(ownersOnly{l}) }() // it ends by Close
 	return func() {
-		_ = c.server.Close()
+		_ = server.Close()
 		if now, err := os.Lstat(file); err == nil && os.SameFile(own, now) {
 			_ = os.Remove(file)
 		}
@@ -168,7 +172,10 @@ type daemon struct {
 }
 
 // findDaemon finds the process of the mount that dir is, or lies in.
-func findDaemon(arg string) (*daemon, error) {
+func findDaemon(arg string) (*daemon, error) { return findProcess(arg, controlFile) }
+
+// findProcess is findDaemon for the process that listens at the socket.
+func findProcess(arg string, socketOf func(base, dir string) string) (*daemon, error) {
 	dir, err := filepath.Abs(arg)
 	if err != nil {
 		return nil, err
@@ -182,10 +189,10 @@ func findDaemon(arg string) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets := []string{controlFile(filepath.Dir(record), at)}
+	sockets := []string{socketOf(filepath.Dir(record), at)}
 	if os.Geteuid() == 0 && user != 0 { // the mount of another user
 		for _, base := range []string{fmt.Sprintf("/run/user/%d/moraine", user), filepath.Join(os.TempDir(), fmt.Sprintf("moraine-%d", user))} {
-			sockets = append(sockets, controlFile(base, at))
+			sockets = append(sockets, socketOf(base, at))
 		}
 	}
 	dial := func(ctx context.Context, _, _ string) (c net.Conn, err error) {
@@ -223,7 +230,11 @@ const (
 
 // get sends one request, whose answer the caller closes.
 func (d *daemon) get(ctx context.Context, path string, args url.Values) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://mount"+path+"?"+args.Encode(), nil)
+	return d.send(ctx, http.MethodGet, path, args)
+}
+
+func (d *daemon) send(ctx context.Context, method, path string, args url.Values) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://mount"+path+"?"+args.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}

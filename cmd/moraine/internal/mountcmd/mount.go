@@ -7,12 +7,9 @@ package mountcmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"runtime/pprof"
 	"time"
 
@@ -41,6 +38,9 @@ type MountOptions struct {
 	accessLog   string
 	profile     string
 	readyFD     int
+	daemonFD    int
+	unguarded   bool // no supervisor
+	upgrade     bool
 }
 
 // minMountMemory is the least memory for a mount: stripes of the widest scheme, and some
@@ -74,14 +74,30 @@ and sends them some milliseconds later. If it dies it loses the last of them, bu
 that an fsync, or a close of written bytes, waited for. With --delegation=false each of these
 calls waits until the servers have it.
 
+A small process, the supervisor, keeps the mount open and starts the process that serves it, the
+daemon. If the daemon crashes, the supervisor starts another one, and open files stay open. What was
+written and not committed is then lost, which fsync or close reports with EIO. "moraine mount
+--upgrade DIR" has the daemon replaced by one of the version that you run, without loss.
+
 The mount allows what its certificate allows. Its --scope is the root of the mount. Root's
 files belong to nobody, unless the certificate was issued with --no-squash. Within that,
 mode, owner and group decide, as on a local disk.`,
 		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
   moraine mount moraine:///datasets /data --read-only --foreground
+  moraine mount --upgrade /mnt/moraine
   moraine umount /mnt/moraine`,
-		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return mount(cmd.Context(), env, o, args[0], args[1]) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.upgrade {
+				return cobra.ExactArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(2)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.upgrade {
+				return upgradeMount(cmd.Context(), env, args[0])
+			}
+			return mount(cmd.Context(), env, o, args[0], args[1])
+		},
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.foreground, "foreground", "f", false, "stay in the foreground, and log to standard error")
@@ -105,8 +121,12 @@ mode, owner and group decide, as on a local disk.`,
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
 	f.StringVar(&o.accessLog, "access-log", "", "file that gets a line for each operation; SIGHUP opens it again")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.BoolVar(&o.unguarded, "no-supervisor", false, "serve in one process: if it crashes the mount ends")
+	f.BoolVar(&o.upgrade, "upgrade", false, "have the running mount on DIR served by this version of the "+
+		"program: open files stay open")
 	f.IntVar(&o.readyFD, "ready-fd", 0, "of the background process: where it reports that it is ready")
-	for _, hidden := range []string{"ready-fd", "cpuprofile"} {
+	f.IntVar(&o.daemonFD, "daemon-fd", 0, "of the process that a supervisor started: its end of their socket")
+	for _, hidden := range []string{"ready-fd", "daemon-fd", "cpuprofile"} {
 		_ = f.MarkHidden(hidden) // it is defined above
 	}
 	return cmd
@@ -135,8 +155,15 @@ func mount(ctx context.Context, env *cli.Env, o MountOptions, address, dir strin
 	if o.accessLog, err = absolute(o.accessLog); err != nil {
 		return err
 	}
-	if o.readyFD > 0 {
-		return mountForParent(ctx, env, o, loc, dir)
+	serve := supervise
+	if o.unguarded {
+		serve = serveMount
+	}
+	switch {
+	case o.daemonFD > 0:
+		return serveSupervised(ctx, env, o, loc, dir)
+	case o.readyFD > 0:
+		return mountForParent(ctx, env, o, loc, dir, serve)
 	}
 	if _, err := env.Security(); err != nil {
 		return err
@@ -145,7 +172,7 @@ func mount(ctx context.Context, env *cli.Env, o MountOptions, address, dir strin
 		return err
 	}
 	if o.foreground {
-		return serveMount(ctx, env, o, loc, dir, func() { env.Note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
+		return serve(ctx, env, o, loc, dir, func() { env.Note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
 	}
 	return MountInBackground(ctx, env, o, loc, dir)
 }
@@ -179,78 +206,6 @@ func checkMountPoint(env *cli.Env, dir string) error {
 		err = fmt.Errorf("%s has a mount already: remove it first with `moraine umount %s`", dir, dir)
 	}
 	return err
-}
-
-// serveMount mounts and serves until the mount ends. It calls ready when the mount can be
-// used.
-func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Location, dir string, ready func()) (err error) {
-	log, err := env.Log()
-	if err != nil {
-		return err
-	}
-	record, err := openMountRecord(dir, loc.String())
-	if err != nil {
-		return err
-	}
-	defer func() { record.end(err) }() // the last of all
-	stopProfile, err := startProfile(o.profile)
-	if err != nil {
-		return err
-	}
-	defer stopProfile()
-	total := int64(o.memory)
-	debug.SetMemoryLimit(total + total/2) // the collector works harder near the bound
-	cfg, err := cli.SchemeConfig(o.scheme)
-	if err != nil {
-		return err
-	}
-	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
-	cfg.Delegation = o.delegation
-	if err := o.node.apply(&cfg); err != nil {
-		return err
-	}
-	c, err := dialForMount(ctx, env, o, loc, cfg, log)
-	if err != nil {
-		return err
-	}
-	// Committed data is safe, whatever happens to the session.
-	defer func() { err = errors.Join(err, c.close()) }()
-	root, err := c.Stat(ctx, loc.Path)
-	if err != nil {
-		return err
-	}
-	if !root.IsDir() {
-		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
-	}
-	return c.serve(ctx, o, loc.String(), root.Inode(), dir, log, ready)
-}
-
-// serve mounts a directory of the cluster, and serves it until the mount ends.
-func (c *mountClient) serve(ctx context.Context, o MountOptions, source string, root moraine.InodeID, dir string, log *slog.Logger, ready func()) error {
-	access, endLog, err := openAccessLog(o.accessLog, log)
-	if err != nil {
-		return err
-	}
-	defer endLog()
-	total := int64(o.memory)
-	m, err := fuse.New(fuse.Config{Dir: dir, Root: root, Name: source, AllowOther: o.allowOther,
-		ReadOnly: o.readOnly, NoXattrs: o.noXattrs, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience},
-		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics, AccessLog: access})
-	if err != nil {
-		return err
-	}
-	stop, err := startControl(&control{source: source, dir: dir, mount: m, client: c})
-	if err != nil { // such as a path that is too long for a socket
-		log.Warn("moraine stats and moraine profile do not work on this mount: its control socket could not be made", "err", err)
-		stop = func() {}
-	}
-	defer stop()
-	return c.run(ctx, func(ctx context.Context) error {
-		return m.Run(ctx, func() {
-			log.Info("mounted", "source", source, "dir", dir, "pid", os.Getpid())
-			ready()
-		})
-	})
 }
 
 // startProfile profiles this process into file until the caller calls stop. An empty name
