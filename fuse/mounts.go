@@ -16,6 +16,8 @@ type Mounted struct {
 	Dir, Source string
 	// User mounted it.
 	User int
+
+	device string // its number, as MAJOR:MINOR
 }
 
 // MountOf returns the mount that an absolute path is, or lies in. It makes no call to the mount, so
@@ -54,7 +56,7 @@ func parseMount(line string) (m Mounted, ok bool) {
 	}
 	_, user, _ := strings.Cut(","+details[1], ",user_id=")
 	user, _, _ = strings.Cut(user, ",")
-	m = Mounted{Dir: unescapeMount(fields[4]), Source: unescapeMount(details[0])}
+	m = Mounted{Dir: unescapeMount(fields[4]), Source: unescapeMount(details[0]), device: fields[2]}
 	m.User, _ = strconv.Atoi(user)
 	return m, true
 }

@@ -112,14 +112,14 @@ func unescapeMount(s string) string {
 }
 
 // raiseReadahead lets the kernel read ahead of a mapped file in whole requests. The
-// kernel gives a new mount 128 KiB, whatever is negotiated.
+// kernel gives a new mount 128 KiB, whatever is negotiated. It makes no call to the mount: a
+// process that is killed while it waits for itself does not end.
 func raiseReadahead(dir string, log *slog.Logger) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return
+	m, err := MountOf(dir)
+	if err == nil {
+		err = os.WriteFile(filepath.Join("/sys/class/bdi", m.device, "read_ahead_kb"), fmt.Appendf(nil, "%d", maxRequest>>10), 0o644)
 	}
-	file := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), "read_ahead_kb")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", maxRequest>>10), 0o644); err != nil {
+	if err != nil {
 		log.Debug("read-ahead stays at 128 KiB", "err", err)
 	}
 }

@@ -179,7 +179,7 @@ func countFiles(t *testing.T, c *client.Client) (n int) {
 func TestKilledMountLosesNothingSynced(t *testing.T) {
 	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
-	m := mountCluster(t, c)
+	m := mountCluster(t, c, "--no-supervisor")
 	r := random(seed(t))
 	data := make([]byte, 3<<20)
 	for i := range data {

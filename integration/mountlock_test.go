@@ -17,7 +17,7 @@ import (
 func TestTheLocksOfAKilledMountEnd(t *testing.T) {
 	t.Parallel()
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, MetadataArgs: []string{"--session-timeout", "5s"}})
-	m := mountCluster(t, c)
+	m := mountCluster(t, c, "--no-supervisor")
 	f, err := os.Create(filepath.Join(m.dir, "file"))
 	require.NoError(t, err)
 	defer f.Close()
