@@ -72,19 +72,18 @@ func (t *table) isDirty(s *openInode) bool {
 const cleanEvery = time.Second
 
 // cleanEach records which files are clean, until ctx ends.
-func (o *openFiles) cleanEach(ctx context.Context) {
+func (t *table) cleanEach(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(cleanEvery):
-			o.cleanAll()
+			t.cleanAll()
 		}
 	}
 }
 
-func (o *openFiles) cleanAll() {
-	t := &o.files
+func (t *table) cleanAll() {
 	t.mu.Lock()
 	var all []*openInode
 	for _, s := range t.inodes {

@@ -56,7 +56,7 @@ func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint3
 // openPinned opens a pinned file for the request of that number and adds it to the table, or unpins it.
 func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, unique uint64, out *gofuse.OpenOut) error {
 	inode, synced := s.inode, flags&syscall.O_DSYNC != 0 // O_SYNC includes its bit
-	h, err := o.client.Inodes().OpenHandle(ctx, inode, o.handleOptions(synced))
+	h, err := o.client.Inodes().OpenHandle(ctx, inode, handleOptions(o.level, synced))
 	if err != nil {
 		o.release(s, o.files.unpin(s))
 		return err
@@ -76,11 +76,11 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 }
 
 // handleOptions are those of a file that is opened, with O_DSYNC or without.
-func (o *openFiles) handleOptions(synced bool) client.HandleOptions {
+func handleOptions(level moraine.Level, synced bool) client.HandleOptions {
 	if synced {
 		return client.HandleOptions{Level: moraine.NVMe}
 	}
-	return client.HandleOptions{Level: o.level}
+	return client.HandleOptions{Level: level}
 }
 
 // release releases the content of an inode without a name, if the table says so.
@@ -126,7 +126,7 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	o.beforeRelease(o.files.get(in.Fh))
 	f := o.files.take(in.Fh)
 	if f == nil {
-		o.releaseGone(in.Fh)
+		releaseGone(o, in.Fh)
 		return
 	}
 	if err := f.close(o.life); err != nil {

@@ -96,7 +96,7 @@ func (m *Mount) Drain(ctx context.Context) error {
 		g.open()
 		return err
 	}
-	m.fs.cleanAll()
+	m.fs.files.cleanAll()
 	if err := m.fs.files.state.Err(); err != nil {
 		g.open()
 		return err

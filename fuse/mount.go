@@ -203,10 +203,10 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	if m.device != nil {
-		if err := m.fs.restore(life, m.device); err != nil {
+		if err := restore(life, m.fs.openFiles, m.device); err != nil {
 			return err
 		}
-		m.fs.background.Go(func() { m.fs.cleanEach(unlocking) })
+		m.fs.background.Go(func() { m.fs.files.cleanEach(unlocking) })
 	}
 	served := make(chan struct{})
 	go func() {

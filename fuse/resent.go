@@ -107,11 +107,11 @@ func (r resent) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 
 // closeUnanswered closes the file that a daemon before opened for this request. The kernel does not
 // know its handle.
-func (o *openFiles) closeUnanswered(in *gofuse.InHeader) {
+func (r resent) closeUnanswered(in *gofuse.InHeader) {
 	if !isResent(in) {
 		return
 	}
-	if fh, ok := o.restored.LoadAndDelete(in.Unique &^ resentBit); ok {
-		o.Release(nil, &gofuse.ReleaseIn{Fh: fh.(uint64)})
+	if fh, ok := r.restored.LoadAndDelete(in.Unique &^ resentBit); ok {
+		r.Release(nil, &gofuse.ReleaseIn{Fh: fh.(uint64)})
 	}
 }

@@ -75,7 +75,7 @@ func (r *lockRecord) save() {
 const fhsPerLife = 1 << 40
 
 // restore opens what daemons before had open. An error means that the service did not answer.
-func (o *openFiles) restore(ctx context.Context, d *Device) error {
+func restore(ctx context.Context, o *openFiles, d *Device) error {
 	o.files.next = d.life * fhsPerLife
 	dirty := map[moraine.InodeID]handover.Place{}
 	for _, at := range d.slots {
@@ -92,13 +92,13 @@ func (o *openFiles) restore(ctx context.Context, d *Device) error {
 			o.pages.adopt(inode, at.Place)
 		}
 	}
-	if err := o.reopen(ctx, d.slots); err != nil {
+	if err := reopen(ctx, o, d.slots); err != nil {
 		return err
 	}
-	o.restoreLocks(d)
+	restoreLocks(o, d)
 	lost := 0
 	for inode, place := range dirty {
-		if !o.faultAll(inode, place) {
+		if !o.files.faultAll(inode, place) {
 			o.files.state.Drop(place)
 			continue
 		}
@@ -112,20 +112,20 @@ func (o *openFiles) restore(ctx context.Context, d *Device) error {
 }
 
 // reopen opens the files of the slots again, some at once.
-func (o *openFiles) reopen(ctx context.Context, slots []handover.At) error {
+func reopen(ctx context.Context, o *openFiles, slots []handover.At) error {
 	var g errgroup.Group
 	g.SetLimit(flushesAtOnce)
 	for _, at := range slots {
 		if at.Kind == handover.OpenFile {
-			g.Go(func() error { return o.reopenOne(ctx, at) })
+			g.Go(func() error { return reopenOne(ctx, o, at) })
 		}
 	}
 	return g.Wait()
 }
 
-func (o *openFiles) reopenOne(ctx context.Context, at handover.At) error {
+func reopenOne(ctx context.Context, o *openFiles, at handover.At) error {
 	inode := moraine.InodeID(at.Inode)
-	h, err := o.client.Inodes().OpenHandle(ctx, inode, o.handleOptions(at.Flags&handover.Sync != 0))
+	h, err := o.client.Inodes().OpenHandle(ctx, inode, handleOptions(o.level, at.Flags&handover.Sync != 0))
 	switch moraine.KindOf(err) {
 	case moraine.Timeout, moraine.Canceled, moraine.Unavailable, moraine.SessionExpired, moraine.NotLeader:
 		if err != nil {
@@ -152,7 +152,7 @@ func (o *openFiles) reopenOne(ctx context.Context, at handover.At) error {
 }
 
 // restoreLocks takes over the locks. Those of another session are lost, and the client knows it.
-func (o *openFiles) restoreLocks(d *Device) {
+func restoreLocks(o *openFiles, d *Device) {
 	for _, at := range d.slots {
 		if at.Kind != handover.Lock {
 			continue
@@ -171,8 +171,7 @@ func (o *openFiles) restoreLocks(d *Device) {
 
 // faultAll has each open file of an inode report, once, that written bytes are lost. It is false if
 // none is open.
-func (o *openFiles) faultAll(inode moraine.InodeID, place handover.Place) bool {
-	t := &o.files
+func (t *table) faultAll(inode moraine.InodeID, place handover.Place) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.inodes[inode]
@@ -212,7 +211,7 @@ func (p *pages) adopt(inode moraine.InodeID, place handover.Place) {
 }
 
 // releaseGone ends a handle whose file was gone when this daemon began.
-func (o *openFiles) releaseGone(fh uint64) {
+func releaseGone(o *openFiles, fh uint64) {
 	if place, ok := o.gone.LoadAndDelete(fh); ok {
 		o.files.state.Drop(place.(handover.Place))
 	}

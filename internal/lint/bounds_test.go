@@ -59,6 +59,7 @@ var bounds = map[string]string{
 	"metadata/metadatatest/group.go changes":         "a group for tests: changes of leadership",
 	// Groups: Go waits for a task to end, and each task ends with the caller's ctx.
 	"fuse/table.go g.SetLimit":                           "each flush ends by the client's patience for its stripes and for its commits",
+	"fuse/restore.go g.SetLimit":                         "each open ends by the client's patience",
 	"fuse/pages.go g.SetLimit":                           "a drop waits for reads of the file, each by the client's patience; who waits for the drop gives up after a second",
 	"chunkserver/probe.go g.SetLimit":                    "each probe has a timeout",
 	"client/ckpt/flush.go g.SetLimit":                    "ctx of the run; each stripe by the client's patience",
