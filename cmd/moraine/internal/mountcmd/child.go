@@ -51,6 +51,7 @@ func (s *supervisor) prepare(binary *os.File) (c *child, err error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, errors.Join(err, own.conn.Close(), c.kernel.Close())
 	}
+	_ = other.Close() // only the daemon has it now: its death closes the socket
 	go c.listen()
 	if err := c.await(prepared, preparePatience); err != nil {
 		return nil, errors.Join(err, c.kernel.Close())
