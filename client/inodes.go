@@ -137,7 +137,7 @@ func (n Inodes) Remove(ctx context.Context, parent moraine.InodeID, name string,
 
 // Sync returns when the changes that were made in a directory before, through this client, are
 // durable. It returns, once, the error of one that the service did not carry out: such a change, and
-// those that need it, are lost.
+// those that need it, are lost. dir 0: it waits for those in all directories, and returns no such error.
 func (n Inodes) Sync(ctx context.Context, dir moraine.InodeID) error {
 	return retry.Wrap("client.Sync", dir.String(), n.c.meta.Desk.Sync(ctx, uint64(dir)))
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // Resume says how a client follows a client of a process that has ended, such as the daemon of a
-// mount that was killed. Its session goes on: unlinked files stay, and so do locks. If that session
+// mount that was killed. Its session goes on: unlinked files stay, and so do locks. Its delegated
+// directories are given back, and what was queued there is lost. If that session
 // has expired, or the certificate is another, the client opens another session. What the old one
 // owned is then lost.
 type Resume struct {
@@ -31,6 +32,11 @@ func (r *Resume) session() *session.Resume {
 	return &session.Resume{Nonce: r.Nonce, Life: r.Life, Copies: r.Copies, Opened: r.Opened}
 }
 
+// Resumed says that the caller has opened again what the process before had open. Until then the
+// cluster removes no file that others remove, since it may be open here. A client with Config.Resume
+// must call it.
+func (n Inodes) Resumed() { n.c.meta.Orphans.Resumed() }
+
 // AdoptLock records a lock that a process before took under a session. If that is not the current
 // session the lock is lost, as after the end of a session (see Lock). It sends no request.
 func (n Inodes) AdoptLock(inode moraine.InodeID, l FileLock, of moraine.SessionID) {
@@ -40,6 +46,9 @@ func (n Inodes) AdoptLock(inode moraine.InodeID, l FileLock, of moraine.SessionI
 // Uncommitted reports whether the client has bytes of the file that are not committed yet, or lost
 // some without a report.
 func (h *Handle) Uncommitted() bool {
+	if h.ct.c.meta.Desk.Unsent(uint64(h.Inode())) {
+		return true
+	}
 	h.ct.mu.Lock()
 	defer h.ct.mu.Unlock()
 	return len(h.ct.spans) > 0 || len(h.ct.open) > 0 || h.ct.faults.unseen

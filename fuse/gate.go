@@ -84,7 +84,7 @@ const (
 )
 
 // Drain prepares the end of this daemon, for the next one of the same mount: it stops new calls, waits
-// for those that run, and commits what was written. Then the process must end at once: the mount and
+// for those that run, commits what was written, and sends what was done in delegated directories. Then the process must end at once: the mount and
 // the session stay. After an error, which says what could not be committed, the Mount goes on.
 func (m *Mount) Drain(ctx context.Context) error {
 	g := &m.fs.gate
@@ -92,7 +92,11 @@ func (m *Mount) Drain(ctx context.Context) error {
 	g.settle(ctx, drainPatience)
 	ctx, cancel := context.WithTimeout(ctx, drainFlush)
 	defer cancel()
-	if err := m.fs.files.flushAll(ctx); err != nil {
+	err := m.fs.files.flushAll(ctx)
+	if err == nil {
+		err = m.fs.client.Inodes().Sync(ctx, 0)
+	}
+	if err != nil {
 		g.open()
 		return err
 	}

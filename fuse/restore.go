@@ -95,6 +95,7 @@ func restore(ctx context.Context, o *openFiles, d *Device) error {
 	if err := reopen(ctx, o, d.slots); err != nil {
 		return err
 	}
+	o.client.Inodes().Resumed()
 	restoreLocks(o, d)
 	lost := 0
 	for inode, place := range dirty {
@@ -145,6 +146,10 @@ func reopenOne(ctx context.Context, o *openFiles, at handover.At) error {
 	f := &file{state: s, handle: h, number: at.Handle, place: at.Place, writes: at.Flags&handover.Writes != 0, direct: at.Flags&handover.Direct != 0}
 	if at.Flags&handover.HasPages != 0 {
 		f.paged = o.pages.use(inode)
+	}
+	if h.Attr().Nlink() == 0 { // also one that another mount removed: the session keeps it, or will
+		s.kept = true
+		t.noteKept(s)
 	}
 	t.enter(f)
 	o.restored.Store(at.Unique, at.Handle)

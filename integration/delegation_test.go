@@ -57,7 +57,7 @@ func TestAKilledMountLosesOnlyTheEndOfItsQueue(t *testing.T) {
 	other := connect(t, c, client.Config{})
 	r := random(seed(t))
 	for round := range rounds(3, 20) {
-		m := mountCluster(t, c, "--delegation")
+		m := mountCluster(t, c, "--delegation", "--no-supervisor")
 		name := fmt.Sprint("dir", round)
 		require.NoError(t, os.Mkdir(filepath.Join(m.dir, name), 0o755))
 		var safe atomic.Int64

@@ -264,7 +264,8 @@ func TestMountKeepsToItsMemory(t *testing.T) {
 	const memory, files, each = 64 << 20, 12, 32 << 20
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c, "--memory", fmt.Sprint(memory))
-	idle := peakMemory(t, m.pid)
+	daemon := m.daemon(t, 0)
+	idle := peakMemory(t, daemon)
 	data := make([]byte, each)
 	r := random(seed(t))
 	for i := range data {
@@ -286,7 +287,7 @@ func TestMountKeepsToItsMemory(t *testing.T) {
 		})
 	}
 	require.NoError(t, g.Wait())
-	peak := peakMemory(t, m.pid)
+	peak := peakMemory(t, daemon)
 	t.Logf("%d MiB through %d MiB; the process had %d MiB at most, %d MiB when it was idle", files*each>>20, memory>>20, peak>>20, idle>>20)
 	require.Less(t, peak, idle+3*memory)
 	m.umount(t)

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,11 +48,36 @@ func (m *mountProc) daemon(t *testing.T, not int) int {
 // crash kills the daemon with SIGKILL, and returns when another one serves.
 func (m *mountProc) crash(t *testing.T) {
 	t.Helper()
-	old := m.daemon(t, 0)
-	require.NoError(t, unix.Kill(old, unix.SIGKILL))
+	old := m.killDaemon(t, 0)
 	m.daemon(t, old)
-	_, err := os.Stat(m.dir)
+	require.NoError(t, m.answers())
+}
+
+// answers returns when a daemon serves, or the mount has ended.
+func (m *mountProc) answers() error { // the kernel may answer stat by itself
+	var st unix.Statfs_t
+	return ignoringEINTR(func() error { return unix.Statfs(m.dir, &st) })
+}
+
+func ignoringEINTR(call func() error) (err error) {
+	for err = call(); errors.Is(err, unix.EINTR); err = call() {
+	}
+	return err
+}
+
+// killDaemon kills the daemon, other than the given one, with SIGKILL, and returns when it is dead.
+func (m *mountProc) killDaemon(t *testing.T, not int) (pid int) {
+	t.Helper()
+	pid = m.daemon(t, not)
+	fd, err := unix.PidfdOpen(pid, 0)
 	require.NoError(t, err)
+	defer unix.Close(fd)
+	require.NoError(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	require.NoError(t, ignoringEINTR(func() error {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		return err
+	}))
+	return pid
 }
 
 // supervised starts a small cluster with a mount.

@@ -212,14 +212,11 @@ func TestADaemonThatCrashesInALoop(t *testing.T) {
 	f, err := os.Create(filepath.Join(m.dir, "file"))
 	require.NoError(t, err)
 	defer f.Close()
-	for range 4 {
-		m.crash(t)
+	for old := 0; m.answers() == nil; { // the supervisor does not count one that was not ready yet
+		old = m.killDaemon(t, old)
 	}
-	require.NoError(t, unix.Kill(m.daemon(t, 0), unix.SIGKILL))
 	m.gone(t)
 	_, err = f.Write([]byte("x"))
-	require.ErrorIs(t, err, syscall.ENOTCONN)
-	_, err = os.Stat(m.dir)
 	require.ErrorIs(t, err, syscall.ENOTCONN)
 	m.mount(t) // clears the dead mount
 	require.NoError(t, os.WriteFile(filepath.Join(m.dir, "file"), nil, 0o644))

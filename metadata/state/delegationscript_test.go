@@ -11,6 +11,7 @@ import (
 //
 //	delegate PATH             the session gets the directory and 10 inode numbers
 //	end PATH                  it gives the directory back
+//	endall                    it gives all back, and its numbers
 //	batch OP ARG ...          one change: mkdir PATH, touch PATH, rm PATH, mv PATH PATH
 //	meets PATH                what a create in the directory meets
 func (s *script) delegation(args []string) string {
@@ -27,6 +28,8 @@ func (s *script) delegation(args []string) string {
 		return strings.TrimSpace(fmt.Sprintf("delegated %t %s", r.Delegated, r.Why))
 	case "end":
 		return outcome(s.at.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{Inodes: []uint64{s.named(args[1])}}}}))
+	case "endall":
+		return outcome(s.at.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{All: true}}}))
 	case "meets":
 		res := s.at.send(s.at.request(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: s.named(args[1]), Name: "met", Type: wire.FileType_FILE_TYPE_REGULAR}}}))
 		if len(res.Met) == 0 {

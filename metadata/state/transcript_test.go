@@ -209,7 +209,7 @@ func (s *script) do(args []string) string {
 		return s.commit(args)
 	case "clone":
 		return s.clone(args)
-	case "delegate", "end", "batch", "meets":
+	case "delegate", "end", "endall", "batch", "meets":
 		return s.delegation(args)
 	case "lock", "unlock":
 		return s.lock(args)

@@ -2408,6 +2408,7 @@ type MetaResponse struct {
 	//	*MetaResponse_BadObjects
 	//	*MetaResponse_Lock
 	//	*MetaResponse_Delegate
+	//	*MetaResponse_EndDelegation
 	//	*MetaResponse_Batch
 	//	*MetaResponse_Orphans
 	Result        isMetaResponse_Result `protobuf_oneof:"result"`
@@ -2907,6 +2908,15 @@ func (x *MetaResponse) GetDelegate() *DelegateReply {
 	return nil
 }
 
+func (x *MetaResponse) GetEndDelegation() *EndDelegationReply {
+	if x != nil {
+		if x, ok := x.Result.(*MetaResponse_EndDelegation); ok {
+			return x.EndDelegation
+		}
+	}
+	return nil
+}
+
 func (x *MetaResponse) GetBatch() *BatchReply {
 	if x != nil {
 		if x, ok := x.Result.(*MetaResponse_Batch); ok {
@@ -3125,6 +3135,10 @@ type MetaResponse_Delegate struct {
 	Delegate *DelegateReply `protobuf:"bytes,800,opt,name=delegate,oneof"`
 }
 
+type MetaResponse_EndDelegation struct {
+	EndDelegation *EndDelegationReply `protobuf:"bytes,801,opt,name=end_delegation,json=endDelegation,oneof"`
+}
+
 type MetaResponse_Batch struct {
 	Batch *BatchReply `protobuf:"bytes,802,opt,name=batch,oneof"`
 }
@@ -3230,6 +3244,8 @@ func (*MetaResponse_BadObjects) isMetaResponse_Result() {}
 func (*MetaResponse_Lock) isMetaResponse_Result() {}
 
 func (*MetaResponse_Delegate) isMetaResponse_Result() {}
+
+func (*MetaResponse_EndDelegation) isMetaResponse_Result() {}
 
 func (*MetaResponse_Batch) isMetaResponse_Result() {}
 
@@ -15063,8 +15079,11 @@ func (x *DelegateReply) GetNobody() uint32 {
 
 // EndDelegation gives directories back. Those that are not delegated to the session are ignored.
 type EndDelegation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Inodes []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes" json:"inodes,omitempty"` // 256 at most
+	// Also up to 256 others of the session, and, with the last of them, its reserved numbers. A client
+	// sends it that takes over the session of a process that has ended.
+	All           bool `protobuf:"varint,2,opt,name=all" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15106,6 +15125,57 @@ func (x *EndDelegation) GetInodes() []uint64 {
 	return nil
 }
 
+func (x *EndDelegation) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type EndDelegationReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	More          bool                   `protobuf:"varint,1,opt,name=more" json:"more,omitempty"` // the session has others: with all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndDelegationReply) Reset() {
+	*x = EndDelegationReply{}
+	mi := &file_metadata_proto_msgTypes[158]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndDelegationReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndDelegationReply) ProtoMessage() {}
+
+func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[158]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndDelegationReply.ProtoReflect.Descriptor instead.
+func (*EndDelegationReply) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{158}
+}
+
+func (x *EndDelegationReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // Batch applies changes that the session has made in its directories already, in order. One that
 // fails changes nothing, and does not stop those that follow. Nearly full metadata disks do not refuse
 // it: its changes are answered, and removals are among them. The leader recalls the directories then.
@@ -15118,7 +15188,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15130,7 +15200,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15143,7 +15213,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{158}
+	return file_metadata_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *Batch) GetOps() []*BatchOp {
@@ -15174,7 +15244,7 @@ type BatchOp struct {
 
 func (x *BatchOp) Reset() {
 	*x = BatchOp{}
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15186,7 +15256,7 @@ func (x *BatchOp) String() string {
 func (*BatchOp) ProtoMessage() {}
 
 func (x *BatchOp) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15199,7 +15269,7 @@ func (x *BatchOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
 func (*BatchOp) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{159}
+	return file_metadata_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *BatchOp) GetInode() uint64 {
@@ -15319,7 +15389,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15331,7 +15401,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15344,7 +15414,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{160}
+	return file_metadata_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *BatchReply) GetResults() []*BatchResult {
@@ -15372,7 +15442,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15384,7 +15454,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15397,7 +15467,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{161}
+	return file_metadata_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *BatchResult) GetError() *Error {
@@ -15644,7 +15714,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\rcheck_objects\x18\x85\x01 \x01(\v2\x1a.moraine.wire.CheckObjectsB\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x03P\x01H\x00R\fcheckObjects\x12U\n" +
 	"\x10list_bad_objects\x18\x86\x01 \x01(\v2\x1c.moraine.wire.ListBadObjectsB\n" +
 	"\xa2\xbb\x18\x06\b\x01\x10\x02\x18\x03H\x00R\x0elistBadObjectsB\x04\n" +
-	"\x02op\"\x97\x17\n" +
+	"\x02op\"\xe3\x17\n" +
 	"\fMetaResponse\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12/\n" +
 	"\x05lease\x18\xcb\x01 \x01(\v2\x18.moraine.wire.LeaseGrantR\x05lease\x126\n" +
@@ -15703,7 +15773,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\vbad_objects\x18\x86\x01 \x01(\v2\x1d.moraine.wire.BadObjectsReplyH\x00R\n" +
 	"badObjects\x12.\n" +
 	"\x04lock\x18\x8c\x06 \x01(\v2\x17.moraine.wire.LockReplyH\x00R\x04lock\x12:\n" +
-	"\bdelegate\x18\xa0\x06 \x01(\v2\x1b.moraine.wire.DelegateReplyH\x00R\bdelegate\x121\n" +
+	"\bdelegate\x18\xa0\x06 \x01(\v2\x1b.moraine.wire.DelegateReplyH\x00R\bdelegate\x12J\n" +
+	"\x0eend_delegation\x18\xa1\x06 \x01(\v2 .moraine.wire.EndDelegationReplyH\x00R\rendDelegation\x121\n" +
 	"\x05batch\x18\xa2\x06 \x01(\v2\x18.moraine.wire.BatchReplyH\x00R\x05batch\x127\n" +
 	"\aorphans\x18\xb4\x06 \x01(\v2\x1a.moraine.wire.OrphansReplyH\x00R\aorphansB\b\n" +
 	"\x06result\"\x06\n" +
@@ -16735,9 +16806,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x06R\x05first\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\rR\x05count\x12\x16\n" +
-	"\x06nobody\x18\x06 \x01(\rR\x06nobody\"'\n" +
+	"\x06nobody\x18\x06 \x01(\rR\x06nobody\"9\n" +
 	"\rEndDelegation\x12\x16\n" +
-	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\"0\n" +
+	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"(\n" +
+	"\x12EndDelegationReply\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"0\n" +
 	"\x05Batch\x12'\n" +
 	"\x03ops\x18\x01 \x03(\v2\x15.moraine.wire.BatchOpR\x03ops\"\xc5\x02\n" +
 	"\aBatchOp\x12\x14\n" +
@@ -16839,240 +16913,241 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 162)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 163)
 var file_metadata_proto_goTypes = []any{
-	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
-	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
-	(CommitMode)(0),           // 2: moraine.wire.CommitMode
-	(ChunkFault)(0),           // 3: moraine.wire.ChunkFault
-	(JobKind)(0),              // 4: moraine.wire.JobKind
-	(JobState)(0),             // 5: moraine.wire.JobState
-	(WatchKind)(0),            // 6: moraine.wire.WatchKind
-	(MemberStage)(0),          // 7: moraine.wire.MemberStage
-	(*MetaRequest)(nil),       // 8: moraine.wire.MetaRequest
-	(*MetaResponse)(nil),      // 9: moraine.wire.MetaResponse
-	(*Done)(nil),              // 10: moraine.wire.Done
-	(*Revocation)(nil),        // 11: moraine.wire.Revocation
-	(*RevokeCert)(nil),        // 12: moraine.wire.RevokeCert
-	(*ListRevoked)(nil),       // 13: moraine.wire.ListRevoked
-	(*RevokedReply)(nil),      // 14: moraine.wire.RevokedReply
-	(*OpenSession)(nil),       // 15: moraine.wire.OpenSession
-	(*RenewSession)(nil),      // 16: moraine.wire.RenewSession
-	(*CloseSession)(nil),      // 17: moraine.wire.CloseSession
-	(*SessionReply)(nil),      // 18: moraine.wire.SessionReply
-	(*GetCluster)(nil),        // 19: moraine.wire.GetCluster
-	(*MetadataNode)(nil),      // 20: moraine.wire.MetadataNode
-	(*ClusterReply)(nil),      // 21: moraine.wire.ClusterReply
-	(*ServerCertificate)(nil), // 22: moraine.wire.ServerCertificate
-	(*StateCheck)(nil),        // 23: moraine.wire.StateCheck
-	(*KeptBackups)(nil),       // 24: moraine.wire.KeptBackups
-	(*RepairWaits)(nil),       // 25: moraine.wire.RepairWaits
-	(*Healing)(nil),           // 26: moraine.wire.Healing
-	(*SetRebalance)(nil),      // 27: moraine.wire.SetRebalance
-	(*Rebalance)(nil),         // 28: moraine.wire.Rebalance
-	(*Rewriting)(nil),         // 29: moraine.wire.Rewriting
-	(*SetMaintenance)(nil),    // 30: moraine.wire.SetMaintenance
-	(*StartScrub)(nil),        // 31: moraine.wire.StartScrub
-	(*SetHostState)(nil),      // 32: moraine.wire.SetHostState
-	(*GetTopology)(nil),       // 33: moraine.wire.GetTopology
-	(*Lookup)(nil),            // 34: moraine.wire.Lookup
-	(*EntryReply)(nil),        // 35: moraine.wire.EntryReply
-	(*Walk)(nil),              // 36: moraine.wire.Walk
-	(*WalkReply)(nil),         // 37: moraine.wire.WalkReply
-	(*WalkStep)(nil),          // 38: moraine.wire.WalkStep
-	(*GetAttr)(nil),           // 39: moraine.wire.GetAttr
-	(*ReadDir)(nil),           // 40: moraine.wire.ReadDir
-	(*DirEntry)(nil),          // 41: moraine.wire.DirEntry
-	(*ReadDirReply)(nil),      // 42: moraine.wire.ReadDirReply
-	(*Create)(nil),            // 43: moraine.wire.Create
-	(*Xattr)(nil),             // 44: moraine.wire.Xattr
-	(*Rename)(nil),            // 45: moraine.wire.Rename
-	(*Remove)(nil),            // 46: moraine.wire.Remove
-	(*RemoveReply)(nil),       // 47: moraine.wire.RemoveReply
-	(*Link)(nil),              // 48: moraine.wire.Link
-	(*Release)(nil),           // 49: moraine.wire.Release
-	(*FindOrphans)(nil),       // 50: moraine.wire.FindOrphans
-	(*Keep)(nil),              // 51: moraine.wire.Keep
-	(*OrphansReply)(nil),      // 52: moraine.wire.OrphansReply
-	(*SetXattr)(nil),          // 53: moraine.wire.SetXattr
-	(*GetXattr)(nil),          // 54: moraine.wire.GetXattr
-	(*XattrReply)(nil),        // 55: moraine.wire.XattrReply
-	(*RemoveTree)(nil),        // 56: moraine.wire.RemoveTree
-	(*SetAttr)(nil),           // 57: moraine.wire.SetAttr
-	(*Grant)(nil),             // 58: moraine.wire.Grant
-	(*GrantReply)(nil),        // 59: moraine.wire.GrantReply
-	(*EndGrant)(nil),          // 60: moraine.wire.EndGrant
-	(*Place)(nil),             // 61: moraine.wire.Place
-	(*PlaceReply)(nil),        // 62: moraine.wire.PlaceReply
-	(*Commit)(nil),            // 63: moraine.wire.Commit
-	(*LinkTarget)(nil),        // 64: moraine.wire.LinkTarget
-	(*Expect)(nil),            // 65: moraine.wire.Expect
-	(*Clone)(nil),             // 66: moraine.wire.Clone
-	(*CloneRange)(nil),        // 67: moraine.wire.CloneRange
-	(*CommitReply)(nil),       // 68: moraine.wire.CommitReply
-	(*GetExtents)(nil),        // 69: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),      // 70: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),   // 71: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),          // 72: moraine.wire.BadChunk
-	(*RegisterHost)(nil),      // 73: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil), // 74: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),         // 75: moraine.wire.Heartbeat
-	(*ProbeTarget)(nil),       // 76: moraine.wire.ProbeTarget
-	(*Probe)(nil),             // 77: moraine.wire.Probe
-	(*HeartbeatReply)(nil),    // 78: moraine.wire.HeartbeatReply
-	(*SuspectChunk)(nil),      // 79: moraine.wire.SuspectChunk
-	(*ListMemory)(nil),        // 80: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 81: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 82: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 83: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 84: moraine.wire.ListLost
-	(*LostReply)(nil),         // 85: moraine.wire.LostReply
-	(*LostFile)(nil),          // 86: moraine.wire.LostFile
-	(*Deletion)(nil),          // 87: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 88: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 89: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 90: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 91: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 92: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 93: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 94: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 95: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 96: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 97: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 98: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 99: moraine.wire.Job
-	(*RewriteTask)(nil),       // 100: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 101: moraine.wire.CommitRewrite
-	(*RewrittenFile)(nil),     // 102: moraine.wire.RewrittenFile
-	(*RewriteReply)(nil),      // 103: moraine.wire.RewriteReply
-	(*RepairTask)(nil),        // 104: moraine.wire.RepairTask
-	(*Intent)(nil),            // 105: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 106: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 107: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 108: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 109: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 110: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 111: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 112: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 113: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 114: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 115: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 116: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 117: moraine.wire.EndIntents
-	(*Usage)(nil),             // 118: moraine.wire.Usage
-	(*GetUsage)(nil),          // 119: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 120: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 121: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 122: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 123: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 124: moraine.wire.Recount
-	(*Leases)(nil),            // 125: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 126: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 127: moraine.wire.Recall
-	(*Touch)(nil),             // 128: moraine.wire.Touch
-	(*LeaseGrant)(nil),        // 129: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 130: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 131: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 132: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 133: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 134: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 135: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 136: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 137: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 138: moraine.wire.GetMembers
-	(*Member)(nil),            // 139: moraine.wire.Member
-	(*MembersReply)(nil),      // 140: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 141: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 142: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 143: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 144: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 145: moraine.wire.CloneTree
-	(*Concat)(nil),            // 146: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 147: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 148: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 149: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 150: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 151: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 152: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 153: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 154: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 155: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 156: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 157: moraine.wire.QuarantineReply
-	(*FileLock)(nil),          // 158: moraine.wire.FileLock
-	(*SetLock)(nil),           // 159: moraine.wire.SetLock
-	(*GetLock)(nil),           // 160: moraine.wire.GetLock
-	(*AwaitLock)(nil),         // 161: moraine.wire.AwaitLock
-	(*LockReply)(nil),         // 162: moraine.wire.LockReply
-	(*Delegate)(nil),          // 163: moraine.wire.Delegate
-	(*DelegateReply)(nil),     // 164: moraine.wire.DelegateReply
-	(*EndDelegation)(nil),     // 165: moraine.wire.EndDelegation
-	(*Batch)(nil),             // 166: moraine.wire.Batch
-	(*BatchOp)(nil),           // 167: moraine.wire.BatchOp
-	(*BatchReply)(nil),        // 168: moraine.wire.BatchReply
-	(*BatchResult)(nil),       // 169: moraine.wire.BatchResult
-	(*OpenRun)(nil),           // 170: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 171: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 172: moraine.wire.SealPart
-	(*GetStep)(nil),           // 173: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 174: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 175: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 176: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 177: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 178: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 179: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 180: moraine.wire.ListParts
-	(*ClaimSlices)(nil),       // 181: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),         // 182: moraine.wire.LeaseStep
-	(*MarkStep)(nil),          // 183: moraine.wire.MarkStep
-	(*AdoptStep)(nil),         // 184: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),       // 185: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 186: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 187: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 188: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 189: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 190: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 191: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 192: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 193: moraine.wire.GetObject
-	(*GetTier)(nil),           // 194: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 195: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 196: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 197: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 198: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 199: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 200: moraine.wire.Error
-	(*Topology)(nil),          // 201: moraine.wire.Topology
-	(*RunReply)(nil),          // 202: moraine.wire.RunReply
-	(*StepReply)(nil),         // 203: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 204: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 205: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 206: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),       // 207: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),       // 208: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 209: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 210: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 211: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 212: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 213: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 214: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 215: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 216: moraine.wire.DeviceState
-	(*Attr)(nil),              // 217: moraine.wire.Attr
-	(FileType)(0),             // 218: moraine.wire.FileType
-	(*Placement)(nil),         // 219: moraine.wire.Placement
-	(*Stripe)(nil),            // 220: moraine.wire.Stripe
-	(*Extent)(nil),            // 221: moraine.wire.Extent
-	(*Object)(nil),            // 222: moraine.wire.Object
-	(*Host)(nil),              // 223: moraine.wire.Host
-	(*Device)(nil),            // 224: moraine.wire.Device
-	(*SigningKey)(nil),        // 225: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 226: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 227: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 228: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 229: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 230: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 231: moraine.wire.BucketTraits
+	(RebalanceState)(0),        // 0: moraine.wire.RebalanceState
+	(SetAttrField)(0),          // 1: moraine.wire.SetAttrField
+	(CommitMode)(0),            // 2: moraine.wire.CommitMode
+	(ChunkFault)(0),            // 3: moraine.wire.ChunkFault
+	(JobKind)(0),               // 4: moraine.wire.JobKind
+	(JobState)(0),              // 5: moraine.wire.JobState
+	(WatchKind)(0),             // 6: moraine.wire.WatchKind
+	(MemberStage)(0),           // 7: moraine.wire.MemberStage
+	(*MetaRequest)(nil),        // 8: moraine.wire.MetaRequest
+	(*MetaResponse)(nil),       // 9: moraine.wire.MetaResponse
+	(*Done)(nil),               // 10: moraine.wire.Done
+	(*Revocation)(nil),         // 11: moraine.wire.Revocation
+	(*RevokeCert)(nil),         // 12: moraine.wire.RevokeCert
+	(*ListRevoked)(nil),        // 13: moraine.wire.ListRevoked
+	(*RevokedReply)(nil),       // 14: moraine.wire.RevokedReply
+	(*OpenSession)(nil),        // 15: moraine.wire.OpenSession
+	(*RenewSession)(nil),       // 16: moraine.wire.RenewSession
+	(*CloseSession)(nil),       // 17: moraine.wire.CloseSession
+	(*SessionReply)(nil),       // 18: moraine.wire.SessionReply
+	(*GetCluster)(nil),         // 19: moraine.wire.GetCluster
+	(*MetadataNode)(nil),       // 20: moraine.wire.MetadataNode
+	(*ClusterReply)(nil),       // 21: moraine.wire.ClusterReply
+	(*ServerCertificate)(nil),  // 22: moraine.wire.ServerCertificate
+	(*StateCheck)(nil),         // 23: moraine.wire.StateCheck
+	(*KeptBackups)(nil),        // 24: moraine.wire.KeptBackups
+	(*RepairWaits)(nil),        // 25: moraine.wire.RepairWaits
+	(*Healing)(nil),            // 26: moraine.wire.Healing
+	(*SetRebalance)(nil),       // 27: moraine.wire.SetRebalance
+	(*Rebalance)(nil),          // 28: moraine.wire.Rebalance
+	(*Rewriting)(nil),          // 29: moraine.wire.Rewriting
+	(*SetMaintenance)(nil),     // 30: moraine.wire.SetMaintenance
+	(*StartScrub)(nil),         // 31: moraine.wire.StartScrub
+	(*SetHostState)(nil),       // 32: moraine.wire.SetHostState
+	(*GetTopology)(nil),        // 33: moraine.wire.GetTopology
+	(*Lookup)(nil),             // 34: moraine.wire.Lookup
+	(*EntryReply)(nil),         // 35: moraine.wire.EntryReply
+	(*Walk)(nil),               // 36: moraine.wire.Walk
+	(*WalkReply)(nil),          // 37: moraine.wire.WalkReply
+	(*WalkStep)(nil),           // 38: moraine.wire.WalkStep
+	(*GetAttr)(nil),            // 39: moraine.wire.GetAttr
+	(*ReadDir)(nil),            // 40: moraine.wire.ReadDir
+	(*DirEntry)(nil),           // 41: moraine.wire.DirEntry
+	(*ReadDirReply)(nil),       // 42: moraine.wire.ReadDirReply
+	(*Create)(nil),             // 43: moraine.wire.Create
+	(*Xattr)(nil),              // 44: moraine.wire.Xattr
+	(*Rename)(nil),             // 45: moraine.wire.Rename
+	(*Remove)(nil),             // 46: moraine.wire.Remove
+	(*RemoveReply)(nil),        // 47: moraine.wire.RemoveReply
+	(*Link)(nil),               // 48: moraine.wire.Link
+	(*Release)(nil),            // 49: moraine.wire.Release
+	(*FindOrphans)(nil),        // 50: moraine.wire.FindOrphans
+	(*Keep)(nil),               // 51: moraine.wire.Keep
+	(*OrphansReply)(nil),       // 52: moraine.wire.OrphansReply
+	(*SetXattr)(nil),           // 53: moraine.wire.SetXattr
+	(*GetXattr)(nil),           // 54: moraine.wire.GetXattr
+	(*XattrReply)(nil),         // 55: moraine.wire.XattrReply
+	(*RemoveTree)(nil),         // 56: moraine.wire.RemoveTree
+	(*SetAttr)(nil),            // 57: moraine.wire.SetAttr
+	(*Grant)(nil),              // 58: moraine.wire.Grant
+	(*GrantReply)(nil),         // 59: moraine.wire.GrantReply
+	(*EndGrant)(nil),           // 60: moraine.wire.EndGrant
+	(*Place)(nil),              // 61: moraine.wire.Place
+	(*PlaceReply)(nil),         // 62: moraine.wire.PlaceReply
+	(*Commit)(nil),             // 63: moraine.wire.Commit
+	(*LinkTarget)(nil),         // 64: moraine.wire.LinkTarget
+	(*Expect)(nil),             // 65: moraine.wire.Expect
+	(*Clone)(nil),              // 66: moraine.wire.Clone
+	(*CloneRange)(nil),         // 67: moraine.wire.CloneRange
+	(*CommitReply)(nil),        // 68: moraine.wire.CommitReply
+	(*GetExtents)(nil),         // 69: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),       // 70: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),    // 71: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),           // 72: moraine.wire.BadChunk
+	(*RegisterHost)(nil),       // 73: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil),  // 74: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),          // 75: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),        // 76: moraine.wire.ProbeTarget
+	(*Probe)(nil),              // 77: moraine.wire.Probe
+	(*HeartbeatReply)(nil),     // 78: moraine.wire.HeartbeatReply
+	(*SuspectChunk)(nil),       // 79: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),         // 80: moraine.wire.ListMemory
+	(*MemoryReply)(nil),        // 81: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),       // 82: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),       // 83: moraine.wire.SettledChunk
+	(*ListLost)(nil),           // 84: moraine.wire.ListLost
+	(*LostReply)(nil),          // 85: moraine.wire.LostReply
+	(*LostFile)(nil),           // 86: moraine.wire.LostFile
+	(*Deletion)(nil),           // 87: moraine.wire.Deletion
+	(*DeletedChunks)(nil),      // 88: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),       // 89: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),        // 90: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil),  // 91: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),        // 92: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),   // 93: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),         // 94: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),       // 95: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),    // 96: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),       // 97: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),     // 98: moraine.wire.SetDeviceState
+	(*Job)(nil),                // 99: moraine.wire.Job
+	(*RewriteTask)(nil),        // 100: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),      // 101: moraine.wire.CommitRewrite
+	(*RewrittenFile)(nil),      // 102: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),       // 103: moraine.wire.RewriteReply
+	(*RepairTask)(nil),         // 104: moraine.wire.RepairTask
+	(*Intent)(nil),             // 105: moraine.wire.Intent
+	(*LeaseJobs)(nil),          // 106: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),          // 107: moraine.wire.JobsReply
+	(*RenewJob)(nil),           // 108: moraine.wire.RenewJob
+	(*FinishJob)(nil),          // 109: moraine.wire.FinishJob
+	(*ListJobs)(nil),           // 110: moraine.wire.ListJobs
+	(*CancelJob)(nil),          // 111: moraine.wire.CancelJob
+	(*QueueMove)(nil),          // 112: moraine.wire.QueueMove
+	(*BeginRepair)(nil),        // 113: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),   // 114: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),       // 115: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil),  // 116: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),         // 117: moraine.wire.EndIntents
+	(*Usage)(nil),              // 118: moraine.wire.Usage
+	(*GetUsage)(nil),           // 119: moraine.wire.GetUsage
+	(*UsageReply)(nil),         // 120: moraine.wire.UsageReply
+	(*SetQuota)(nil),           // 121: moraine.wire.SetQuota
+	(*ListQuotas)(nil),         // 122: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),        // 123: moraine.wire.QuotasReply
+	(*Recount)(nil),            // 124: moraine.wire.Recount
+	(*Leases)(nil),             // 125: moraine.wire.Leases
+	(*LeasesReply)(nil),        // 126: moraine.wire.LeasesReply
+	(*Recall)(nil),             // 127: moraine.wire.Recall
+	(*Touch)(nil),              // 128: moraine.wire.Touch
+	(*LeaseGrant)(nil),         // 129: moraine.wire.LeaseGrant
+	(*Watch)(nil),              // 130: moraine.wire.Watch
+	(*WatchEvent)(nil),         // 131: moraine.wire.WatchEvent
+	(*WatchReply)(nil),         // 132: moraine.wire.WatchReply
+	(*MemberAddress)(nil),      // 133: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),         // 134: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),    // 135: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),       // 136: moraine.wire.MemberStatus
+	(*Latencies)(nil),          // 137: moraine.wire.Latencies
+	(*GetMembers)(nil),         // 138: moraine.wire.GetMembers
+	(*Member)(nil),             // 139: moraine.wire.Member
+	(*MembersReply)(nil),       // 140: moraine.wire.MembersReply
+	(*CommandCount)(nil),       // 141: moraine.wire.CommandCount
+	(*AddMember)(nil),          // 142: moraine.wire.AddMember
+	(*RemoveMember)(nil),       // 143: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),      // 144: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),          // 145: moraine.wire.CloneTree
+	(*Concat)(nil),             // 146: moraine.wire.Concat
+	(*RaiseRouting)(nil),       // 147: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),         // 148: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),    // 149: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),          // 150: moraine.wire.GetLeader
+	(*LeaderReply)(nil),        // 151: moraine.wire.LeaderReply
+	(*GetMember)(nil),          // 152: moraine.wire.GetMember
+	(*MemberReply)(nil),        // 153: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),     // 154: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),   // 155: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),         // 156: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),    // 157: moraine.wire.QuarantineReply
+	(*FileLock)(nil),           // 158: moraine.wire.FileLock
+	(*SetLock)(nil),            // 159: moraine.wire.SetLock
+	(*GetLock)(nil),            // 160: moraine.wire.GetLock
+	(*AwaitLock)(nil),          // 161: moraine.wire.AwaitLock
+	(*LockReply)(nil),          // 162: moraine.wire.LockReply
+	(*Delegate)(nil),           // 163: moraine.wire.Delegate
+	(*DelegateReply)(nil),      // 164: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),      // 165: moraine.wire.EndDelegation
+	(*EndDelegationReply)(nil), // 166: moraine.wire.EndDelegationReply
+	(*Batch)(nil),              // 167: moraine.wire.Batch
+	(*BatchOp)(nil),            // 168: moraine.wire.BatchOp
+	(*BatchReply)(nil),         // 169: moraine.wire.BatchReply
+	(*BatchResult)(nil),        // 170: moraine.wire.BatchResult
+	(*OpenRun)(nil),            // 171: moraine.wire.OpenRun
+	(*BeginStep)(nil),          // 172: moraine.wire.BeginStep
+	(*SealPart)(nil),           // 173: moraine.wire.SealPart
+	(*GetStep)(nil),            // 174: moraine.wire.GetStep
+	(*CommitStep)(nil),         // 175: moraine.wire.CommitStep
+	(*AbortStep)(nil),          // 176: moraine.wire.AbortStep
+	(*ListRuns)(nil),           // 177: moraine.wire.ListRuns
+	(*ListSteps)(nil),          // 178: moraine.wire.ListSteps
+	(*ResolveStep)(nil),        // 179: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),         // 180: moraine.wire.RemoveStep
+	(*ListParts)(nil),          // 181: moraine.wire.ListParts
+	(*ClaimSlices)(nil),        // 182: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),          // 183: moraine.wire.LeaseStep
+	(*MarkStep)(nil),           // 184: moraine.wire.MarkStep
+	(*AdoptStep)(nil),          // 185: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),        // 186: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),        // 187: moraine.wire.BeginObject
+	(*EndObject)(nil),          // 188: moraine.wire.EndObject
+	(*CommitFlush)(nil),        // 189: moraine.wire.CommitFlush
+	(*MoveObject)(nil),         // 190: moraine.wire.MoveObject
+	(*CommitEvict)(nil),        // 191: moraine.wire.CommitEvict
+	(*CommitStage)(nil),        // 192: moraine.wire.CommitStage
+	(*DeletedObject)(nil),      // 193: moraine.wire.DeletedObject
+	(*GetObject)(nil),          // 194: moraine.wire.GetObject
+	(*GetTier)(nil),            // 195: moraine.wire.GetTier
+	(*SetPolicy)(nil),          // 196: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),          // 197: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),      // 198: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),       // 199: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),     // 200: moraine.wire.ListBadObjects
+	(*Error)(nil),              // 201: moraine.wire.Error
+	(*Topology)(nil),           // 202: moraine.wire.Topology
+	(*RunReply)(nil),           // 203: moraine.wire.RunReply
+	(*StepReply)(nil),          // 204: moraine.wire.StepReply
+	(*RunsReply)(nil),          // 205: moraine.wire.RunsReply
+	(*StepsReply)(nil),         // 206: moraine.wire.StepsReply
+	(*PartsReply)(nil),         // 207: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),        // 208: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),        // 209: moraine.wire.ObjectReply
+	(*TierReply)(nil),          // 210: moraine.wire.TierReply
+	(*PolicyReply)(nil),        // 211: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil),  // 212: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),    // 213: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),     // 214: moraine.wire.EndpointHealth
+	(*Scheme)(nil),             // 215: moraine.wire.Scheme
+	(*BucketStatus)(nil),       // 216: moraine.wire.BucketStatus
+	(DeviceState)(0),           // 217: moraine.wire.DeviceState
+	(*Attr)(nil),               // 218: moraine.wire.Attr
+	(FileType)(0),              // 219: moraine.wire.FileType
+	(*Placement)(nil),          // 220: moraine.wire.Placement
+	(*Stripe)(nil),             // 221: moraine.wire.Stripe
+	(*Extent)(nil),             // 222: moraine.wire.Extent
+	(*Object)(nil),             // 223: moraine.wire.Object
+	(*Host)(nil),               // 224: moraine.wire.Host
+	(*Device)(nil),             // 225: moraine.wire.Device
+	(*SigningKey)(nil),         // 226: moraine.wire.SigningKey
+	(*BucketHealth)(nil),       // 227: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),      // 228: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),            // 229: moraine.wire.StepKey
+	(*ByteRange)(nil),          // 230: moraine.wire.ByteRange
+	(*MoveTask)(nil),           // 231: moraine.wire.MoveTask
+	(*BucketTraits)(nil),       // 232: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -17115,34 +17190,34 @@ var file_metadata_proto_depIdxs = []int32{
 	113, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
 	115, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
 	117, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	170, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	171, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	172, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	173, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	174, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	175, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	176, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	177, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	178, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	179, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	180, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	181, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	182, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	183, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	184, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	185, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	171, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	172, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	173, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	174, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	175, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	176, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	177, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	178, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	179, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	180, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	181, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	182, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	183, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	184, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	185, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	186, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
 	112, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	186, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	187, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	188, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	189, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	190, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	191, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	192, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	193, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	194, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	195, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	196, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	187, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	188, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	189, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	190, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	191, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	192, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	193, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	194, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	195, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	196, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	197, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
 	119, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
 	121, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
 	122, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
@@ -17157,7 +17232,7 @@ var file_metadata_proto_depIdxs = []int32{
 	161, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
 	163, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
 	165, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
-	166, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	167, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
 	134, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
 	138, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
 	142, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
@@ -17179,14 +17254,14 @@ var file_metadata_proto_depIdxs = []int32{
 	94,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
 	12,  // 102: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 103: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	197, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	198, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	199, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	200, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	198, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	199, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	200, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	201, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
 	129, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	18,  // 109: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	21,  // 110: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	201, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	202, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
 	35,  // 112: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
 	37,  // 113: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
 	42,  // 114: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
@@ -17201,16 +17276,16 @@ var file_metadata_proto_depIdxs = []int32{
 	107, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
 	114, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
 	116, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	202, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	203, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	204, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	205, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	206, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	203, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	204, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	205, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	206, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	207, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
 	55,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	207, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	208, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	209, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	210, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	208, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	209, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	210, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	211, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
 	120, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
 	123, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
 	135, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
@@ -17229,148 +17304,149 @@ var file_metadata_proto_depIdxs = []int32{
 	156, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
 	103, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
 	14,  // 153: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	211, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	212, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	212, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	213, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
 	162, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
 	164, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
-	168, // 158: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	52,  // 159: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
-	11,  // 160: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 161: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	133, // 162: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 163: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	213, // 164: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 165: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	201, // 166: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	214, // 167: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 168: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 169: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 170: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 171: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 172: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 173: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	215, // 174: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 175: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 176: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	216, // 177: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	217, // 178: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	217, // 179: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 180: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	217, // 181: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	217, // 182: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 183: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	218, // 184: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 185: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	65,  // 186: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	214, // 187: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	219, // 188: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	214, // 189: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	214, // 190: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	219, // 191: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	220, // 192: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	221, // 193: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 194: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	64,  // 195: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	65,  // 196: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 197: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	67,  // 198: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	64,  // 199: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	217, // 200: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	217, // 201: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	221, // 202: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	220, // 203: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	222, // 204: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	72,  // 205: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	223, // 206: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	224, // 207: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	225, // 208: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	224, // 209: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	226, // 210: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	77,  // 211: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	87,  // 212: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	225, // 213: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 214: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	76,  // 215: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	227, // 216: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	79,  // 217: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	90,  // 218: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	83,  // 219: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	87,  // 220: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	83,  // 221: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	228, // 222: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	86,  // 223: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	229, // 224: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	87,  // 225: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	90,  // 226: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	87,  // 227: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	220, // 228: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	89,  // 229: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	97,  // 230: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	95,  // 231: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 232: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	214, // 233: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	216, // 234: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 235: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 236: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	104, // 237: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	228, // 238: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	230, // 239: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 240: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	100, // 241: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	220, // 242: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	102, // 243: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	221, // 244: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	221, // 245: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	220, // 246: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	105, // 247: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 248: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	231, // 249: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	99,  // 250: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 251: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	105, // 252: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	105, // 253: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	105, // 254: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	105, // 255: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	118, // 256: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	118, // 257: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	118, // 258: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	127, // 259: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	128, // 260: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	128, // 261: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 262: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	218, // 263: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	131, // 264: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	136, // 265: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 266: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	137, // 267: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	137, // 268: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	136, // 269: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	139, // 270: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	141, // 271: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	67,  // 272: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	64,  // 273: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 274: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	136, // 275: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	139, // 276: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	155, // 277: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	158, // 278: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	158, // 279: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	158, // 280: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	158, // 281: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	217, // 282: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
-	167, // 283: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
-	43,  // 284: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
-	46,  // 285: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
-	45,  // 286: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
-	57,  // 287: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
-	63,  // 288: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
-	169, // 289: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
-	200, // 290: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
-	291, // [291:291] is the sub-list for method output_type
-	291, // [291:291] is the sub-list for method input_type
-	291, // [291:291] is the sub-list for extension type_name
-	291, // [291:291] is the sub-list for extension extendee
-	0,   // [0:291] is the sub-list for field type_name
+	166, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
+	169, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	52,  // 160: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
+	11,  // 161: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 162: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	133, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 164: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	214, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 166: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	202, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	215, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 169: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 170: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 171: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 172: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 173: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 174: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	216, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 176: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 177: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	217, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	218, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	218, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 181: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	218, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	218, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 184: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	219, // 185: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	44,  // 186: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	65,  // 187: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	215, // 188: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	220, // 189: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	215, // 190: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	215, // 191: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	220, // 192: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	221, // 193: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	222, // 194: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 195: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	64,  // 196: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	65,  // 197: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 198: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	67,  // 199: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	64,  // 200: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	218, // 201: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	218, // 202: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	222, // 203: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	221, // 204: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	223, // 205: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	72,  // 206: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	224, // 207: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	225, // 208: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	226, // 209: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	225, // 210: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	227, // 211: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	77,  // 212: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	87,  // 213: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	226, // 214: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 215: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	76,  // 216: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	228, // 217: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	79,  // 218: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	90,  // 219: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	83,  // 220: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	87,  // 221: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	83,  // 222: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	229, // 223: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	86,  // 224: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	230, // 225: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	87,  // 226: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	90,  // 227: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	87,  // 228: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	221, // 229: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	89,  // 230: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	97,  // 231: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	95,  // 232: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 233: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	215, // 234: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	217, // 235: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 236: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 237: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	104, // 238: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	229, // 239: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	231, // 240: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 241: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	100, // 242: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	221, // 243: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	102, // 244: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	222, // 245: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	222, // 246: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	221, // 247: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	105, // 248: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 249: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	232, // 250: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	99,  // 251: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 252: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	105, // 253: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	105, // 254: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	105, // 255: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	105, // 256: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	118, // 257: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	118, // 258: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	118, // 259: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	127, // 260: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	128, // 261: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	128, // 262: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 263: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	219, // 264: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	131, // 265: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	136, // 266: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 267: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	137, // 268: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	137, // 269: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	136, // 270: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	139, // 271: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	141, // 272: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	67,  // 273: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	64,  // 274: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 275: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	136, // 276: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	139, // 277: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	155, // 278: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	158, // 279: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	158, // 280: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	158, // 281: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	158, // 282: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	218, // 283: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	168, // 284: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	43,  // 285: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	46,  // 286: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	45,  // 287: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	57,  // 288: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	63,  // 289: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	170, // 290: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	201, // 291: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	292, // [292:292] is the sub-list for method output_type
+	292, // [292:292] is the sub-list for method input_type
+	292, // [292:292] is the sub-list for extension type_name
+	292, // [292:292] is the sub-list for extension extendee
+	0,   // [0:292] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -17542,10 +17618,11 @@ func file_metadata_proto_init() {
 		(*MetaResponse_BadObjects)(nil),
 		(*MetaResponse_Lock)(nil),
 		(*MetaResponse_Delegate)(nil),
+		(*MetaResponse_EndDelegation)(nil),
 		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Orphans)(nil),
 	}
-	file_metadata_proto_msgTypes[159].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[160].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),
 		(*BatchOp_Rename)(nil),
@@ -17558,7 +17635,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   162,
+			NumMessages:   163,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

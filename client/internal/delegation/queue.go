@@ -165,6 +165,16 @@ func (d *table) anyFault() error {
 		Err: fmt.Errorf("changes of %d inodes in delegated directories are lost: the first: %w", len(inodes), err)}
 }
 
+// Unsent reports whether a change of an inode is queued, or was lost without a report.
+func (d *Desk) Unsent(inode uint64) bool {
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queue.about[inode] > 0 || d.faults[inode] != nil
+}
+
 // maxFaults bounds the remembered errors.
 const maxFaults = 1024
 

@@ -110,6 +110,7 @@ func New(cfg Config, deps Deps) *Conn {
 		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, resume: cfg.Resume,
 		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	m.Orphans = &Orphans{m: m, files: deps.Files}
+	m.Orphans.resuming.Store(cfg.Resume != nil)
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
 		m.lister = newLister(m)

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -24,7 +25,13 @@ type Files interface {
 type Orphans struct {
 	m     *Conn
 	files Files
+	// resuming is set while files may be open of which files does not know yet.
+	resuming atomic.Bool
 }
+
+// Resumed ends the time in which a client that takes a session over opens again what was open. Until
+// then the service hears of nothing that the session keeps, and removes none of it.
+func (o *Orphans) Resumed() { o.resuming.Store(false) }
 
 // sawLingered records the last file without a name that a reply named.
 func (s *Session) sawLingered(number uint64) {
@@ -42,7 +49,7 @@ func (s *Session) sawLingered(number uint64) {
 func (o *Orphans) keepOpen(ctx context.Context) error {
 	s := o.m.Current()
 	lingered := s.lingered.Load()
-	if lingered == s.kept.Load() {
+	if lingered == s.kept.Load() || o.resuming.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.term/6) // the renewals must go on

@@ -5,11 +5,12 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Resume says how the first session of a Conn follows one of a process that has ended. The service
 // finds a live session by its nonce. What that session owns, such as unlinked files and locks, then
-// outlives the process.
+// outlives the process. Its delegations end.
 //
 // The process before may have requests on their way. They have lower numbers: the service refuses
 // them once it has applied a request of this process.
@@ -66,12 +67,35 @@ func (m *Conn) openFirst(ctx context.Context) error {
 	if err := m.opening.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	_, err := m.openBy(ctx, m.resume.Nonce[:], nil)
+	s, err := m.openBy(ctx, m.resume.Nonce[:], nil)
 	m.opening.Release(1)
 	if retry.IsKind(err, moraine.PermissionDenied) {
 		_, err = m.open(ctx, nil)
+		return err
+	}
+	if err == nil && m.resume.Life > 1 {
+		err = m.endDelegations(ctx, s)
 	}
 	return err
+}
+
+// endDelegations gives back what is delegated to a session: this process does not know which
+// directories, and what was queued there is lost. From here on the service refuses what the process
+// before has on its way. Only then may the cache take anything in.
+func (m *Conn) endDelegations(ctx context.Context, s *Session) error {
+	req := &wire.MetaRequest{Op: &wire.MetaRequest_EndDelegation{EndDelegation: &wire.EndDelegation{All: true}}}
+	for {
+		resp, err := m.under(ctx, req, s)
+		if retry.IsKind(err, moraine.SessionExpired) {
+			return nil // it has none any more
+		}
+		if err == nil && resp.GetEndDelegation() == nil {
+			err = retry.BadReply("end delegation")
+		}
+		if err != nil || !resp.GetEndDelegation().GetMore() {
+			return err
+		}
+	}
 }
 
 // resume takes over what the process before has given out: copies, which must be dropped before a

@@ -29,6 +29,8 @@ const (
 	spareNumbers = 8192
 	// maxLevel is below how many others a delegated directory is at most.
 	maxLevel = kvtx.MaxDepth / 2
+	// endBudget is what DropSession may use for as many directories as one EndDelegation names.
+	endBudget = 2 * wire.MaxEndDelegation
 )
 
 // Delegate gives a directory to the session, and reserves inode numbers for it. The answer says why
@@ -150,7 +152,7 @@ func reserve(t *kvtx.Tx, n uint64, r *wire.DelegateReply) error {
 	return nil
 }
 
-// EndDelegation takes directories back from the session.
+// EndDelegation takes directories back from the session: those that it names, or all, some with each request.
 func EndDelegation(t *kvtx.Tx, op *wire.EndDelegation) (*wire.MetaResponse, error) {
 	if len(op.GetInodes()) > wire.MaxEndDelegation {
 		return nil, kvtx.Fail(moraine.TooLarge, "end delegation", "", "%d directories, %d at most", len(op.GetInodes()), wire.MaxEndDelegation)
@@ -160,7 +162,15 @@ func EndDelegation(t *kvtx.Tx, op *wire.EndDelegation) (*wire.MetaResponse, erro
 			return nil, err
 		}
 	}
-	return kvtx.Done(), nil
+	r := &wire.EndDelegationReply{}
+	if op.GetAll() {
+		used, err := DropSession(t, t.Session.Id, endBudget)
+		if err != nil {
+			return nil, err
+		}
+		r.More = used >= endBudget
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_EndDelegation{EndDelegation: r}}, nil
 }
 
 // end takes the directory id from a session, if it has it.
@@ -215,7 +225,7 @@ func put(t *kvtx.Tx, session moraine.SessionID, d *record.Delegations) {
 	t.Put(key, d.Encode())
 }
 
-// DropSession takes directories from an ended session, as many as budget allows, and its numbers.
+// DropSession takes directories from a session, as many as budget allows, and its numbers.
 func DropSession(t *kvtx.Tx, session moraine.SessionID, budget int) (int, error) {
 	rows, err := t.KeysUnder(t.K.SessionDirs(session), (budget+1)/2)
 	if err != nil {
