@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -33,6 +35,7 @@ type supervisor struct {
 
 	crashes  []time.Time // those of the last crashTime
 	upgrades chan *upgrade
+	hangups  chan os.Signal // for the daemon
 }
 
 const (
@@ -52,7 +55,11 @@ func supervise(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locati
 	if err != nil {
 		return err
 	}
-	s := &supervisor{dir: dir, args: env.Args, log: log, upgrades: make(chan *upgrade)}
+	s := &supervisor{dir: dir, args: env.Args, log: log, upgrades: make(chan *upgrade), hangups: make(chan os.Signal, 1)}
+	if o.accessLog != "" { // otherwise a hangup ends the process, as ever
+		signal.Notify(s.hangups, syscall.SIGHUP)
+		defer signal.Stop(s.hangups)
+	}
 	if s.cwd, err = os.Getwd(); err != nil {
 		return err
 	}
@@ -89,6 +96,8 @@ func (s *supervisor) watch(ctx context.Context, c *child) error {
 		case <-done:
 			done = nil
 			_ = c.link.send(message{Verb: stop}) // if it is dead, said is closed
+		case <-s.hangups:
+			_ = c.cmd.Process.Signal(syscall.SIGHUP) // if it is dead, the next one opens the log anyway
 		case u := <-s.upgrades:
 			next, err := s.upgradeTo(ctx, c, u)
 			u.result <- err
