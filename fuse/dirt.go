@@ -95,9 +95,13 @@ func (t *table) cleanAll() {
 	}
 }
 
-// committed is the answer of a call that commits a file. It reports, once, what a daemon before lost.
-func (o *openFiles) committed(f *file, err error) gofuse.Status {
-	lost := f.fault.Swap(false)
+// committed is the answer of a call that commits a file. It reports what a daemon before lost, until an
+// fsync has. A close does not end that: it may be of a child process that never wrote.
+func (o *openFiles) committed(f *file, err error, fsync bool) gofuse.Status {
+	lost := f.fault.Load()
+	if fsync {
+		lost = f.fault.Swap(false)
+	}
 	o.files.clean(f.state)
 	if lost {
 		return gofuse.Status(syscall.EIO)

@@ -160,7 +160,7 @@ func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Sta
 	if !f.writes {
 		return status(err)
 	}
-	return o.committed(f, err)
+	return o.committed(f, err, false)
 }
 
 // Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its
@@ -173,7 +173,7 @@ func (o *openFiles) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Sta
 	}
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	return o.committed(f, f.handle.Sync(ctx))
+	return o.committed(f, f.handle.Sync(ctx), true)
 }
 
 // Read implements gofuse.RawFileSystem. Fewer bytes than requested mean the end of
