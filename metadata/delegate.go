@@ -20,6 +20,8 @@ type delegator struct {
 	*lead.Term
 	lease  *leases.Table
 	leases *leases.Keeper
+	// outOfSpace reports whether the metadata disks are nearly full.
+	outOfSpace func() bool
 }
 
 // delegate gives a directory to a session if nobody else has cached anything of it, and reserves
@@ -110,21 +112,21 @@ const (
 // saveSpace recalls all delegations while the metadata disks are nearly full. What sessions have
 // changed there already still applies, since its users have got answers. Further creates then
 // go the plain way, and fail.
-func (l *leader) saveSpace(ctx context.Context) {
-	for l.Await(ctx, nil, spaceLook) == nil {
-		if !l.members.OutOfSpace() {
+func (d *delegator) saveSpace(ctx context.Context) {
+	for d.Await(ctx, nil, spaceLook) == nil {
+		if !d.outOfSpace() {
 			continue
 		}
 		var all []kvtx.Met
-		err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
-			all, err = tree.Delegated(l.Machine.View(r), 0, maxSaved)
+		err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+			all, err = tree.Delegated(d.Machine.View(r), 0, maxSaved)
 			return err
 		})
 		if err == nil && len(all) > 0 {
-			err = l.leases.Await(ctx, all)
+			err = d.leases.Await(ctx, all)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("could not recall the delegations although the metadata disks are nearly full", "err", err)
+			d.Log.Warn("could not recall the delegations although the metadata disks are nearly full", "err", err)
 		}
 	}
 }

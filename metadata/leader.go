@@ -90,7 +90,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.retain = retain.New(term)
 	l.locks = lockwait.New(term)
-	l.delegations = &delegator{Term: term, lease: s.lease, leases: l.leases}
+	l.delegations = &delegator{Term: term, lease: s.lease, leases: l.leases, outOfSpace: func() bool { return l.members.OutOfSpace() }}
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, log: l.log, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
@@ -135,7 +135,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run runs the leader's loops until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	works := []func(context.Context){l.pulse.keep, l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates, l.saveSpace}
+	works := []func(context.Context){l.pulse.keep, l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates, l.delegations.saveSpace}
 	for _, work := range slices.Concat(works, l.repair.Works(), l.retain.Works()) {
 		wg.Go(func() { work(ctx) })
 	}
