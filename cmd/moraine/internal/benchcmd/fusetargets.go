@@ -170,7 +170,7 @@ func (m *fuseMount) target() fusebench.Target {
 		if m.now == nil {
 			return nil
 		}
-		return []int{m.now.pid}
+		return withChildren(m.now.pid)
 	}}
 	if m.cluster != nil {
 		t.Servers = func() (pids []int) {
@@ -181,4 +181,22 @@ func (m *fuseMount) target() fusebench.Target {
 		}
 	}
 	return t
+}
+
+// withChildren returns a process and its children: the supervisor of a mount and its daemon.
+func withChildren(pid int) []int {
+	all := []int{pid}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, t := range threads {
+		b, err := os.ReadFile(t)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, child := range strings.Fields(string(b)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				all = append(all, n)
+			}
+		}
+	}
+	return all
 }
