@@ -49,8 +49,8 @@ cluster: build ## Start a cluster on this machine and keep it until Ctrl-C
 
 # What the tests need beside Go: a C compiler for -race, mkfs.ext4, and what works
 # on a mount.
-TEST_TOOLS := $(CC) mkfs.ext4 fusermount3 git fio setfattr python3
-TEST_PACKAGES := gcc libc6-dev e2fsprogs fuse3 git fio attr python3 python3-venv
+TEST_TOOLS := $(CC) mkfs.ext4 fusermount3 git fio setfattr setfacl rsync python3
+TEST_PACKAGES := gcc libc6-dev e2fsprogs fuse3 git fio attr acl rsync python3 python3-venv
 # The S3 clients of Python, of pinned versions, apart from the system's packages.
 PYTHON_ENV := .cache/python
 
