@@ -92,8 +92,8 @@ func (f *fileState) attr() *wire.Attr {
 	a := proto.Clone(f.base).(*wire.Attr)
 	a.Size = uint64(f.size())
 	if len(f.spans) > 0 {
-		a.Mtime = max(a.Mtime, f.wrote.UnixNano())
-		a.Ctime = max(a.Ctime, f.wrote.UnixNano())
+		a.Mtime = f.wrote.UnixNano() // also where the time that was set lies in the future
+		a.Ctime = max(a.Ctime, a.Mtime)
 	}
 	return a
 }
