@@ -162,7 +162,7 @@ func TestRequestsThatMeetADelegationWait(t *testing.T) {
 				o.end(o.dir)
 				requireAnswered(t, answered, "the request after the delegation")
 				require.Empty(t, o.wanted())
-				require.Equal(t, []string{"stale"}, o.send(o.file("late")), "the directory is not delegated any more")
+				require.Equal(t, []string{"stale"}, o.send(o.file("late")), "the directory is no longer delegated")
 			})
 		})
 	}

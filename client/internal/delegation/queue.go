@@ -30,7 +30,7 @@ type change struct {
 	seq   uint64
 	bytes int
 	born  time.Time
-	sent  bool // it is in a batch, and does not change any more
+	sent  bool // it is in a batch, and no longer changes
 	err   error
 }
 

@@ -145,7 +145,7 @@ func (n *node) namesSince(c *change) bool {
 	return n.dir != nil && n.dir.last != nil && n.dir.last.seq > c.seq
 }
 
-// forget drops what the table knows of a directory that is not delegated any more. What was born in it
+// forget drops what the table knows of a directory that is no longer delegated. What was born in it
 // is like any other inode from now on. The caller holds the mutex.
 func (d *table) forget(l *dir) {
 	shown := []uint64{l.id}

@@ -37,7 +37,7 @@ func OwnsInode(t *kvtx.Tx, id uint64) error {
 // stale is the error of a change in another directory. It names none, so that it is the same for one
 // that does not exist.
 func stale() error {
-	return kvtx.Fail(moraine.Stale, "batch", "", "the directory is not delegated to the session, or not any more")
+	return kvtx.Fail(moraine.Stale, "batch", "", "the directory is not delegated to the session")
 }
 
 // TakeNumber uses up a reserved inode number of the session.

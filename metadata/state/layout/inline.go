@@ -65,7 +65,7 @@ func InlineBytes(v *kvtx.View, e moraine.Extent) (content []byte, sum uint32, er
 	if e.Length == int64(len(r.Bytes)) {
 		return r.Bytes, r.CRC, nil
 	}
-	// What the file does not refer to any more stays here: its reader may not be allowed to see it.
+	// What the file no longer refers to stays here: its reader may not be allowed to see it.
 	content = r.Bytes[e.StripeOffset : e.StripeOffset+e.Length]
 	return content, crc.Sum(content), nil
 }
