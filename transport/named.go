@@ -27,6 +27,9 @@ func Named(req *wire.MetaRequest) []uint64 {
 	case *wire.MetaRequest_SetXattr:
 		return []uint64{op.SetXattr.GetInode()}
 	case *wire.MetaRequest_Commit:
+		if op.Commit.GetNewFile() != nil {
+			return []uint64{op.Commit.GetLink().GetParent()}
+		}
 		return []uint64{op.Commit.GetInode(), op.Commit.GetLink().GetParent()}
 	case *wire.MetaRequest_Delegate:
 		return []uint64{op.Delegate.GetInode()}

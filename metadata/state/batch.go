@@ -160,7 +160,7 @@ func changing(t *kvtx.Tx, change *wire.BatchOp, result *wire.BatchResult) (*wire
 		}
 		return names.SetAttr(t, op.SetAttr)
 	case *wire.BatchOp_Commit:
-		if c := op.Commit; len(c.GetStripes())+len(c.GetExtents()) > 0 || c.GetLink() != nil || c.GetMode() != wire.CommitMode_COMMIT_MODE_REPLACE {
+		if c := op.Commit; len(c.GetStripes())+len(c.GetExtents()) > 0 || c.GetLink() != nil || c.GetNewFile() != nil || c.GetMode() != wire.CommitMode_COMMIT_MODE_REPLACE {
 			return nil, kvtx.Fail(moraine.InvalidArgument, "batch", "", "a batch has only commits of whole content, without stripes")
 		}
 		if err := delegation.OwnsInode(t, op.Commit.GetInode()); err != nil {

@@ -142,6 +142,58 @@ func TestStripesOverContent(t *testing.T) {
 	c.check()
 }
 
+// TestCommitMakesItsFile: one command makes a file with its attributes, content and name, and what is
+// refused leaves nothing.
+func TestCommitMakesItsFile(t *testing.T) {
+	c := newCluster(t, 3).open(nil)
+	dir := c.mkdir(c.root, "dir")
+	commit := func(name string, change func(*wire.Commit)) *wire.MetaResponse {
+		op := &wire.Commit{Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Content: letters(20), Final: true, Link: &wire.LinkTarget{Parent: dir, Name: name},
+			NewFile: &wire.NewFile{Mode: 0o640, Uid: 3, Gid: 4, Xattrs: []*wire.Xattr{{Name: "user.a", Value: []byte("b")}}}}
+		if change != nil {
+			change(op)
+		}
+		return c.commit(op)
+	}
+	a := c.ok(commit("f", nil)).GetCommit().GetAttr()
+	if a.Size != 20 || a.Inline != 20 || a.Nlink != 1 || a.Mode != 0o640 || a.Uid != 3 || a.Gid != 4 || a.Generation&(1<<56-1) != 2 || !bytes.Equal(c.inline(a.Inode), letters(20)) {
+		t.Errorf("made %v", a)
+	}
+	if got := c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: a.Inode, Name: "user.a"}}}).GetXattr(); string(got.GetValue()) != "b" {
+		t.Errorf("the attribute is %v", got)
+	}
+	c.check()
+	if b := c.ok(commit("f", func(op *wire.Commit) { op.Link.Replace, op.Content = true, nil })).GetCommit().GetAttr(); b.Size != 0 || b.Inode == a.Inode {
+		t.Errorf("replaced by %v", b)
+	}
+	if n := c.records(); n != 0 {
+		t.Errorf("%d records outlive their file", n)
+	}
+	c.check()
+	for _, row := range []struct {
+		want   string
+		change func(*wire.Commit)
+	}{
+		{"already exists", nil},
+		{"invalid argument", func(op *wire.Commit) { op.Link = nil }},
+		{"invalid argument", func(op *wire.Commit) { op.Inode = a.Inode }},
+		{"invalid argument", func(op *wire.Commit) { op.Mode = wire.CommitMode_COMMIT_MODE_APPEND }},
+		{"invalid argument", func(op *wire.Commit) { op.Stripes = []*wire.Stripe{stripe(1, 10, 1, 2, 3)} }},
+		{"invalid argument", func(op *wire.Commit) { op.NewFile.Xattrs = append(op.NewFile.Xattrs, op.NewFile.Xattrs[0]) }},
+		{"too large", func(op *wire.Commit) { op.Content = letters(moraine.MaxInline + 1) }},
+		{"not found", func(op *wire.Commit) { op.Link.Parent = 1 << 40 }},
+		{"conflict", func(op *wire.Commit) { op.Link.Name, op.Link.Expect = "g", &wire.Expect{Inode: 9} }},
+	} {
+		if got := kind(commit("f", row.change)); got != row.want {
+			t.Errorf("got %s, want %s", got, row.want)
+		}
+		c.check()
+	}
+	if n := c.records(); n != 0 {
+		t.Errorf("refused commits left %d records", n)
+	}
+}
+
 // TestCreateWithContent: one command makes a file with its content and name.
 func TestCreateWithContent(t *testing.T) {
 	c := newCluster(t, 3).open(nil)

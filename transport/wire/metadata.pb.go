@@ -7419,7 +7419,10 @@ type Commit struct {
 	PunchTo   uint64 `protobuf:"varint,787,opt,name=punch_to,json=punchTo" json:"punch_to,omitempty"` // 0: no hole
 	// REPLACE without stripes and extents: the whole content of the file, 16 KiB at most, which the
 	// metadata keeps. NoSpace if it keeps no more: write stripes.
-	Content       []byte `protobuf:"bytes,800,opt,name=content" json:"content,omitempty"`
+	Content []byte `protobuf:"bytes,800,opt,name=content" json:"content,omitempty"`
+	// REPLACE with link, without inode and stripes: the file is made in the same entry. It is an
+	// ordinary new file of the link's directory, empty if there is no content.
+	NewFile       *NewFile `protobuf:"bytes,820,opt,name=new_file,json=newFile" json:"new_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7566,6 +7569,82 @@ func (x *Commit) GetContent() []byte {
 	return nil
 }
 
+func (x *Commit) GetNewFile() *NewFile {
+	if x != nil {
+		return x.NewFile
+	}
+	return nil
+}
+
+// NewFile describes the file that a commit makes.
+type NewFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mode          uint32                 `protobuf:"varint,1,opt,name=mode" json:"mode,omitempty"`
+	Uid           uint32                 `protobuf:"varint,2,opt,name=uid" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,3,opt,name=gid" json:"gid,omitempty"`
+	Xattrs        []*Xattr               `protobuf:"bytes,4,rep,name=xattrs" json:"xattrs,omitempty"` // it never exists without them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NewFile) Reset() {
+	*x = NewFile{}
+	mi := &file_metadata_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NewFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NewFile) ProtoMessage() {}
+
+func (x *NewFile) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NewFile.ProtoReflect.Descriptor instead.
+func (*NewFile) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *NewFile) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *NewFile) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *NewFile) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *NewFile) GetXattrs() []*Xattr {
+	if x != nil {
+		return x.Xattrs
+	}
+	return nil
+}
+
 type LinkTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
@@ -7579,7 +7658,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7591,7 +7670,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7604,7 +7683,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -7655,7 +7734,7 @@ type Expect struct {
 
 func (x *Expect) Reset() {
 	*x = Expect{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7667,7 +7746,7 @@ func (x *Expect) String() string {
 func (*Expect) ProtoMessage() {}
 
 func (x *Expect) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7680,7 +7759,7 @@ func (x *Expect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expect.ProtoReflect.Descriptor instead.
 func (*Expect) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Expect) GetInode() uint64 {
@@ -7726,7 +7805,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7738,7 +7817,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7751,7 +7830,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -7822,7 +7901,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7834,7 +7913,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7847,7 +7926,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -7890,7 +7969,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7902,7 +7981,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7915,7 +7994,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -7959,7 +8038,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7971,7 +8050,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7984,7 +8063,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -8044,7 +8123,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8056,7 +8135,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8069,7 +8148,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -8138,7 +8217,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8150,7 +8229,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8163,7 +8242,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -8189,7 +8268,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8201,7 +8280,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8214,7 +8293,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -8285,7 +8364,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8297,7 +8376,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8310,7 +8389,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -8355,7 +8434,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8367,7 +8446,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8380,7 +8459,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -8441,7 +8520,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8453,7 +8532,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8466,7 +8545,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -8539,7 +8618,7 @@ type ProbeTarget struct {
 
 func (x *ProbeTarget) Reset() {
 	*x = ProbeTarget{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8551,7 +8630,7 @@ func (x *ProbeTarget) String() string {
 func (*ProbeTarget) ProtoMessage() {}
 
 func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8564,7 +8643,7 @@ func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeTarget.ProtoReflect.Descriptor instead.
 func (*ProbeTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ProbeTarget) GetRole() string {
@@ -8608,7 +8687,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8620,7 +8699,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8633,7 +8712,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Probe) GetRole() string {
@@ -8688,7 +8767,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8700,7 +8779,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8713,7 +8792,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -8840,7 +8919,7 @@ type SuspectChunk struct {
 
 func (x *SuspectChunk) Reset() {
 	*x = SuspectChunk{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8852,7 +8931,7 @@ func (x *SuspectChunk) String() string {
 func (*SuspectChunk) ProtoMessage() {}
 
 func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8865,7 +8944,7 @@ func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectChunk.ProtoReflect.Descriptor instead.
 func (*SuspectChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SuspectChunk) GetDevice() uint32 {
@@ -8909,7 +8988,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8921,7 +9000,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8934,7 +9013,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -9000,7 +9079,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9012,7 +9091,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9025,7 +9104,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -9084,7 +9163,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9096,7 +9175,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9109,7 +9188,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -9146,7 +9225,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9158,7 +9237,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9171,7 +9250,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -9223,7 +9302,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9235,7 +9314,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9248,7 +9327,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -9290,7 +9369,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9302,7 +9381,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9315,7 +9394,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -9351,7 +9430,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9363,7 +9442,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9376,7 +9455,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -9421,7 +9500,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9433,7 +9512,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9446,7 +9525,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -9494,7 +9573,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9506,7 +9585,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9519,7 +9598,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -9546,7 +9625,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9558,7 +9637,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9571,7 +9650,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9644,7 +9723,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9656,7 +9735,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9669,7 +9748,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9728,7 +9807,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9740,7 +9819,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9753,7 +9832,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -9809,7 +9888,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9821,7 +9900,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9834,7 +9913,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -9861,7 +9940,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9873,7 +9952,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9886,7 +9965,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -9964,7 +10043,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9976,7 +10055,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9989,7 +10068,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -10012,7 +10091,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10024,7 +10103,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10037,7 +10116,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -10084,7 +10163,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10096,7 +10175,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10109,7 +10188,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -10135,7 +10214,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10147,7 +10226,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10160,7 +10239,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -10232,7 +10311,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10244,7 +10323,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10257,7 +10336,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -10326,7 +10405,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10338,7 +10417,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10351,7 +10430,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Job) GetId() uint64 {
@@ -10531,7 +10610,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10543,7 +10622,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10556,7 +10635,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -10619,7 +10698,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10631,7 +10710,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10644,7 +10723,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10693,7 +10772,7 @@ type RewrittenFile struct {
 
 func (x *RewrittenFile) Reset() {
 	*x = RewrittenFile{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10705,7 +10784,7 @@ func (x *RewrittenFile) String() string {
 func (*RewrittenFile) ProtoMessage() {}
 
 func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10718,7 +10797,7 @@ func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrittenFile.ProtoReflect.Descriptor instead.
 func (*RewrittenFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RewrittenFile) GetInode() uint64 {
@@ -10753,7 +10832,7 @@ type RewriteReply struct {
 
 func (x *RewriteReply) Reset() {
 	*x = RewriteReply{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10765,7 +10844,7 @@ func (x *RewriteReply) String() string {
 func (*RewriteReply) ProtoMessage() {}
 
 func (x *RewriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10778,7 +10857,7 @@ func (x *RewriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteReply.ProtoReflect.Descriptor instead.
 func (*RewriteReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RewriteReply) GetRewritten() []uint64 {
@@ -10817,7 +10896,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10829,7 +10908,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10842,7 +10921,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -10909,7 +10988,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10921,7 +11000,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10934,7 +11013,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10994,7 +11073,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11006,7 +11085,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11019,7 +11098,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -11082,7 +11161,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11094,7 +11173,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11107,7 +11186,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -11143,7 +11222,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11155,7 +11234,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11168,7 +11247,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -11213,7 +11292,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11225,7 +11304,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11238,7 +11317,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -11295,7 +11374,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11307,7 +11386,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11320,7 +11399,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -11360,7 +11439,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11372,7 +11451,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11385,7 +11464,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -11408,7 +11487,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11420,7 +11499,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11433,7 +11512,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -11462,7 +11541,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11474,7 +11553,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11487,7 +11566,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11521,7 +11600,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11533,7 +11612,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11546,7 +11625,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11576,7 +11655,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11588,7 +11667,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11601,7 +11680,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11635,7 +11714,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11647,7 +11726,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11660,7 +11739,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11687,7 +11766,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11699,7 +11778,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11712,7 +11791,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11739,7 +11818,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11751,7 +11830,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11764,7 +11843,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11818,7 +11897,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11830,7 +11909,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11843,7 +11922,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11866,7 +11945,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11878,7 +11957,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11891,7 +11970,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -11941,7 +12020,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11953,7 +12032,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11966,7 +12045,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -12000,7 +12079,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12012,7 +12091,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12025,7 +12104,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -12053,7 +12132,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12065,7 +12144,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12078,7 +12157,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -12112,7 +12191,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12124,7 +12203,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12137,7 +12216,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -12165,7 +12244,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12177,7 +12256,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12190,7 +12269,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -12281,7 +12360,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12293,7 +12372,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12306,7 +12385,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -12363,7 +12442,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12375,7 +12454,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12388,7 +12467,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -12425,7 +12504,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12437,7 +12516,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12450,7 +12529,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12494,7 +12573,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12506,7 +12585,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12519,7 +12598,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12563,7 +12642,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12575,7 +12654,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12588,7 +12667,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12633,7 +12712,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12645,7 +12724,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12658,7 +12737,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12715,7 +12794,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12727,7 +12806,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12740,7 +12819,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12781,7 +12860,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12793,7 +12872,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12806,7 +12885,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12839,7 +12918,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12851,7 +12930,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12864,7 +12943,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12927,7 +13006,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12939,7 +13018,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12952,7 +13031,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -13050,7 +13129,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13062,7 +13141,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13075,7 +13154,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -13204,7 +13283,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13216,7 +13295,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13229,7 +13308,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13268,7 +13347,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13280,7 +13359,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13293,7 +13372,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 type Member struct {
@@ -13316,7 +13395,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13328,7 +13407,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13341,7 +13420,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *Member) GetId() string {
@@ -13446,7 +13525,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13458,7 +13537,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13471,7 +13550,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13556,7 +13635,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13568,7 +13647,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13581,7 +13660,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13624,7 +13703,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13636,7 +13715,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13649,7 +13728,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *AddMember) GetId() string {
@@ -13676,7 +13755,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13688,7 +13767,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13701,7 +13780,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13721,7 +13800,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13733,7 +13812,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13746,7 +13825,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13770,7 +13849,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13782,7 +13861,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13795,7 +13874,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13844,7 +13923,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13856,7 +13935,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13869,7 +13948,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13918,7 +13997,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13930,7 +14009,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13943,7 +14022,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13966,7 +14045,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13978,7 +14057,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13991,7 +14070,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -14031,7 +14110,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14043,7 +14122,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14056,7 +14135,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -14124,7 +14203,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14136,7 +14215,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14149,7 +14228,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 type LeaderReply struct {
@@ -14164,7 +14243,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14176,7 +14255,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14189,7 +14268,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14230,7 +14309,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14242,7 +14321,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14255,7 +14334,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 type MemberReply struct {
@@ -14273,7 +14352,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14285,7 +14364,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14298,7 +14377,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14364,7 +14443,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14376,7 +14455,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14389,7 +14468,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14434,7 +14513,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14446,7 +14525,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14459,7 +14538,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14513,7 +14592,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14525,7 +14604,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14538,7 +14617,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14560,7 +14639,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14572,7 +14651,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14585,7 +14664,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14632,7 +14711,7 @@ type FileLock struct {
 
 func (x *FileLock) Reset() {
 	*x = FileLock{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14644,7 +14723,7 @@ func (x *FileLock) String() string {
 func (*FileLock) ProtoMessage() {}
 
 func (x *FileLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14657,7 +14736,7 @@ func (x *FileLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileLock.ProtoReflect.Descriptor instead.
 func (*FileLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *FileLock) GetSession() uint64 {
@@ -14723,7 +14802,7 @@ type SetLock struct {
 
 func (x *SetLock) Reset() {
 	*x = SetLock{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14735,7 +14814,7 @@ func (x *SetLock) String() string {
 func (*SetLock) ProtoMessage() {}
 
 func (x *SetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14748,7 +14827,7 @@ func (x *SetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLock.ProtoReflect.Descriptor instead.
 func (*SetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *SetLock) GetInode() uint64 {
@@ -14783,7 +14862,7 @@ type GetLock struct {
 
 func (x *GetLock) Reset() {
 	*x = GetLock{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14795,7 +14874,7 @@ func (x *GetLock) String() string {
 func (*GetLock) ProtoMessage() {}
 
 func (x *GetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14808,7 +14887,7 @@ func (x *GetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLock.ProtoReflect.Descriptor instead.
 func (*GetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *GetLock) GetInode() uint64 {
@@ -14838,7 +14917,7 @@ type AwaitLock struct {
 
 func (x *AwaitLock) Reset() {
 	*x = AwaitLock{}
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14850,7 +14929,7 @@ func (x *AwaitLock) String() string {
 func (*AwaitLock) ProtoMessage() {}
 
 func (x *AwaitLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14863,7 +14942,7 @@ func (x *AwaitLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitLock.ProtoReflect.Descriptor instead.
 func (*AwaitLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{153}
+	return file_metadata_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *AwaitLock) GetInode() uint64 {
@@ -14897,7 +14976,7 @@ type LockReply struct {
 
 func (x *LockReply) Reset() {
 	*x = LockReply{}
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14909,7 +14988,7 @@ func (x *LockReply) String() string {
 func (*LockReply) ProtoMessage() {}
 
 func (x *LockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14922,7 +15001,7 @@ func (x *LockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockReply.ProtoReflect.Descriptor instead.
 func (*LockReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{154}
+	return file_metadata_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *LockReply) GetConflict() *FileLock {
@@ -14951,7 +15030,7 @@ type Delegate struct {
 
 func (x *Delegate) Reset() {
 	*x = Delegate{}
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14963,7 +15042,7 @@ func (x *Delegate) String() string {
 func (*Delegate) ProtoMessage() {}
 
 func (x *Delegate) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14976,7 +15055,7 @@ func (x *Delegate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegate.ProtoReflect.Descriptor instead.
 func (*Delegate) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{155}
+	return file_metadata_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *Delegate) GetInode() uint64 {
@@ -15007,7 +15086,7 @@ type DelegateReply struct {
 
 func (x *DelegateReply) Reset() {
 	*x = DelegateReply{}
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15019,7 +15098,7 @@ func (x *DelegateReply) String() string {
 func (*DelegateReply) ProtoMessage() {}
 
 func (x *DelegateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15032,7 +15111,7 @@ func (x *DelegateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelegateReply.ProtoReflect.Descriptor instead.
 func (*DelegateReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{156}
+	return file_metadata_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *DelegateReply) GetDelegated() bool {
@@ -15090,7 +15169,7 @@ type EndDelegation struct {
 
 func (x *EndDelegation) Reset() {
 	*x = EndDelegation{}
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15102,7 +15181,7 @@ func (x *EndDelegation) String() string {
 func (*EndDelegation) ProtoMessage() {}
 
 func (x *EndDelegation) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15115,7 +15194,7 @@ func (x *EndDelegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegation.ProtoReflect.Descriptor instead.
 func (*EndDelegation) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{157}
+	return file_metadata_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *EndDelegation) GetInodes() []uint64 {
@@ -15141,7 +15220,7 @@ type EndDelegationReply struct {
 
 func (x *EndDelegationReply) Reset() {
 	*x = EndDelegationReply{}
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15153,7 +15232,7 @@ func (x *EndDelegationReply) String() string {
 func (*EndDelegationReply) ProtoMessage() {}
 
 func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15166,7 +15245,7 @@ func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegationReply.ProtoReflect.Descriptor instead.
 func (*EndDelegationReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{158}
+	return file_metadata_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *EndDelegationReply) GetMore() bool {
@@ -15188,7 +15267,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15200,7 +15279,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15213,7 +15292,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{159}
+	return file_metadata_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *Batch) GetOps() []*BatchOp {
@@ -15244,7 +15323,7 @@ type BatchOp struct {
 
 func (x *BatchOp) Reset() {
 	*x = BatchOp{}
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15256,7 +15335,7 @@ func (x *BatchOp) String() string {
 func (*BatchOp) ProtoMessage() {}
 
 func (x *BatchOp) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15269,7 +15348,7 @@ func (x *BatchOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
 func (*BatchOp) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{160}
+	return file_metadata_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *BatchOp) GetInode() uint64 {
@@ -15389,7 +15468,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15401,7 +15480,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15414,7 +15493,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{161}
+	return file_metadata_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *BatchReply) GetResults() []*BatchResult {
@@ -15442,7 +15521,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15454,7 +15533,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15467,7 +15546,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{162}
+	return file_metadata_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *BatchResult) GetError() *Error {
@@ -16151,7 +16230,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\xd8\x04 \x01(\fR\n" +
 	"capability\x12.\n" +
-	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\x8a\x04\n" +
+	"\x12capability_expires\x18\xd9\x04 \x01(\x03R\x11capabilityExpires\"\xbd\x04\n" +
 	"\x06Commit\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12+\n" +
 	"\x11expect_generation\x18\x02 \x01(\x04R\x10expectGeneration\x12.\n" +
@@ -16171,7 +16250,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"punch_from\x18\x92\x06 \x01(\x04R\tpunchFrom\x12\x1a\n" +
 	"\bpunch_to\x18\x93\x06 \x01(\x04R\apunchTo\x12\x19\n" +
-	"\acontent\x18\xa0\x06 \x01(\fR\acontent\"\x95\x01\n" +
+	"\acontent\x18\xa0\x06 \x01(\fR\acontent\x121\n" +
+	"\bnew_file\x18\xb4\x06 \x01(\v2\x15.moraine.wire.NewFileR\anewFile\"n\n" +
+	"\aNewFile\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x03 \x01(\rR\x03gid\x12+\n" +
+	"\x06xattrs\x18\x04 \x03(\v2\x13.moraine.wire.XattrR\x06xattrs\"\x95\x01\n" +
 	"\n" +
 	"LinkTarget\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
@@ -16913,7 +16998,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 163)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 164)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),        // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),          // 1: moraine.wire.SetAttrField
@@ -16979,175 +17064,176 @@ var file_metadata_proto_goTypes = []any{
 	(*Place)(nil),              // 61: moraine.wire.Place
 	(*PlaceReply)(nil),         // 62: moraine.wire.PlaceReply
 	(*Commit)(nil),             // 63: moraine.wire.Commit
-	(*LinkTarget)(nil),         // 64: moraine.wire.LinkTarget
-	(*Expect)(nil),             // 65: moraine.wire.Expect
-	(*Clone)(nil),              // 66: moraine.wire.Clone
-	(*CloneRange)(nil),         // 67: moraine.wire.CloneRange
-	(*CommitReply)(nil),        // 68: moraine.wire.CommitReply
-	(*GetExtents)(nil),         // 69: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),       // 70: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),    // 71: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),           // 72: moraine.wire.BadChunk
-	(*RegisterHost)(nil),       // 73: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil),  // 74: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),          // 75: moraine.wire.Heartbeat
-	(*ProbeTarget)(nil),        // 76: moraine.wire.ProbeTarget
-	(*Probe)(nil),              // 77: moraine.wire.Probe
-	(*HeartbeatReply)(nil),     // 78: moraine.wire.HeartbeatReply
-	(*SuspectChunk)(nil),       // 79: moraine.wire.SuspectChunk
-	(*ListMemory)(nil),         // 80: moraine.wire.ListMemory
-	(*MemoryReply)(nil),        // 81: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),       // 82: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),       // 83: moraine.wire.SettledChunk
-	(*ListLost)(nil),           // 84: moraine.wire.ListLost
-	(*LostReply)(nil),          // 85: moraine.wire.LostReply
-	(*LostFile)(nil),           // 86: moraine.wire.LostFile
-	(*Deletion)(nil),           // 87: moraine.wire.Deletion
-	(*DeletedChunks)(nil),      // 88: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),       // 89: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),        // 90: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil),  // 91: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),        // 92: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),   // 93: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),         // 94: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),       // 95: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),    // 96: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),       // 97: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),     // 98: moraine.wire.SetDeviceState
-	(*Job)(nil),                // 99: moraine.wire.Job
-	(*RewriteTask)(nil),        // 100: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),      // 101: moraine.wire.CommitRewrite
-	(*RewrittenFile)(nil),      // 102: moraine.wire.RewrittenFile
-	(*RewriteReply)(nil),       // 103: moraine.wire.RewriteReply
-	(*RepairTask)(nil),         // 104: moraine.wire.RepairTask
-	(*Intent)(nil),             // 105: moraine.wire.Intent
-	(*LeaseJobs)(nil),          // 106: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),          // 107: moraine.wire.JobsReply
-	(*RenewJob)(nil),           // 108: moraine.wire.RenewJob
-	(*FinishJob)(nil),          // 109: moraine.wire.FinishJob
-	(*ListJobs)(nil),           // 110: moraine.wire.ListJobs
-	(*CancelJob)(nil),          // 111: moraine.wire.CancelJob
-	(*QueueMove)(nil),          // 112: moraine.wire.QueueMove
-	(*BeginRepair)(nil),        // 113: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),   // 114: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),       // 115: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil),  // 116: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),         // 117: moraine.wire.EndIntents
-	(*Usage)(nil),              // 118: moraine.wire.Usage
-	(*GetUsage)(nil),           // 119: moraine.wire.GetUsage
-	(*UsageReply)(nil),         // 120: moraine.wire.UsageReply
-	(*SetQuota)(nil),           // 121: moraine.wire.SetQuota
-	(*ListQuotas)(nil),         // 122: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),        // 123: moraine.wire.QuotasReply
-	(*Recount)(nil),            // 124: moraine.wire.Recount
-	(*Leases)(nil),             // 125: moraine.wire.Leases
-	(*LeasesReply)(nil),        // 126: moraine.wire.LeasesReply
-	(*Recall)(nil),             // 127: moraine.wire.Recall
-	(*Touch)(nil),              // 128: moraine.wire.Touch
-	(*LeaseGrant)(nil),         // 129: moraine.wire.LeaseGrant
-	(*Watch)(nil),              // 130: moraine.wire.Watch
-	(*WatchEvent)(nil),         // 131: moraine.wire.WatchEvent
-	(*WatchReply)(nil),         // 132: moraine.wire.WatchReply
-	(*MemberAddress)(nil),      // 133: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),         // 134: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),    // 135: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),       // 136: moraine.wire.MemberStatus
-	(*Latencies)(nil),          // 137: moraine.wire.Latencies
-	(*GetMembers)(nil),         // 138: moraine.wire.GetMembers
-	(*Member)(nil),             // 139: moraine.wire.Member
-	(*MembersReply)(nil),       // 140: moraine.wire.MembersReply
-	(*CommandCount)(nil),       // 141: moraine.wire.CommandCount
-	(*AddMember)(nil),          // 142: moraine.wire.AddMember
-	(*RemoveMember)(nil),       // 143: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),      // 144: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),          // 145: moraine.wire.CloneTree
-	(*Concat)(nil),             // 146: moraine.wire.Concat
-	(*RaiseRouting)(nil),       // 147: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),         // 148: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),    // 149: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),          // 150: moraine.wire.GetLeader
-	(*LeaderReply)(nil),        // 151: moraine.wire.LeaderReply
-	(*GetMember)(nil),          // 152: moraine.wire.GetMember
-	(*MemberReply)(nil),        // 153: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),     // 154: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),   // 155: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),         // 156: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),    // 157: moraine.wire.QuarantineReply
-	(*FileLock)(nil),           // 158: moraine.wire.FileLock
-	(*SetLock)(nil),            // 159: moraine.wire.SetLock
-	(*GetLock)(nil),            // 160: moraine.wire.GetLock
-	(*AwaitLock)(nil),          // 161: moraine.wire.AwaitLock
-	(*LockReply)(nil),          // 162: moraine.wire.LockReply
-	(*Delegate)(nil),           // 163: moraine.wire.Delegate
-	(*DelegateReply)(nil),      // 164: moraine.wire.DelegateReply
-	(*EndDelegation)(nil),      // 165: moraine.wire.EndDelegation
-	(*EndDelegationReply)(nil), // 166: moraine.wire.EndDelegationReply
-	(*Batch)(nil),              // 167: moraine.wire.Batch
-	(*BatchOp)(nil),            // 168: moraine.wire.BatchOp
-	(*BatchReply)(nil),         // 169: moraine.wire.BatchReply
-	(*BatchResult)(nil),        // 170: moraine.wire.BatchResult
-	(*OpenRun)(nil),            // 171: moraine.wire.OpenRun
-	(*BeginStep)(nil),          // 172: moraine.wire.BeginStep
-	(*SealPart)(nil),           // 173: moraine.wire.SealPart
-	(*GetStep)(nil),            // 174: moraine.wire.GetStep
-	(*CommitStep)(nil),         // 175: moraine.wire.CommitStep
-	(*AbortStep)(nil),          // 176: moraine.wire.AbortStep
-	(*ListRuns)(nil),           // 177: moraine.wire.ListRuns
-	(*ListSteps)(nil),          // 178: moraine.wire.ListSteps
-	(*ResolveStep)(nil),        // 179: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),         // 180: moraine.wire.RemoveStep
-	(*ListParts)(nil),          // 181: moraine.wire.ListParts
-	(*ClaimSlices)(nil),        // 182: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),          // 183: moraine.wire.LeaseStep
-	(*MarkStep)(nil),           // 184: moraine.wire.MarkStep
-	(*AdoptStep)(nil),          // 185: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),        // 186: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),        // 187: moraine.wire.BeginObject
-	(*EndObject)(nil),          // 188: moraine.wire.EndObject
-	(*CommitFlush)(nil),        // 189: moraine.wire.CommitFlush
-	(*MoveObject)(nil),         // 190: moraine.wire.MoveObject
-	(*CommitEvict)(nil),        // 191: moraine.wire.CommitEvict
-	(*CommitStage)(nil),        // 192: moraine.wire.CommitStage
-	(*DeletedObject)(nil),      // 193: moraine.wire.DeletedObject
-	(*GetObject)(nil),          // 194: moraine.wire.GetObject
-	(*GetTier)(nil),            // 195: moraine.wire.GetTier
-	(*SetPolicy)(nil),          // 196: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),          // 197: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),      // 198: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),       // 199: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),     // 200: moraine.wire.ListBadObjects
-	(*Error)(nil),              // 201: moraine.wire.Error
-	(*Topology)(nil),           // 202: moraine.wire.Topology
-	(*RunReply)(nil),           // 203: moraine.wire.RunReply
-	(*StepReply)(nil),          // 204: moraine.wire.StepReply
-	(*RunsReply)(nil),          // 205: moraine.wire.RunsReply
-	(*StepsReply)(nil),         // 206: moraine.wire.StepsReply
-	(*PartsReply)(nil),         // 207: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),        // 208: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),        // 209: moraine.wire.ObjectReply
-	(*TierReply)(nil),          // 210: moraine.wire.TierReply
-	(*PolicyReply)(nil),        // 211: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil),  // 212: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),    // 213: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),     // 214: moraine.wire.EndpointHealth
-	(*Scheme)(nil),             // 215: moraine.wire.Scheme
-	(*BucketStatus)(nil),       // 216: moraine.wire.BucketStatus
-	(DeviceState)(0),           // 217: moraine.wire.DeviceState
-	(*Attr)(nil),               // 218: moraine.wire.Attr
-	(FileType)(0),              // 219: moraine.wire.FileType
-	(*Placement)(nil),          // 220: moraine.wire.Placement
-	(*Stripe)(nil),             // 221: moraine.wire.Stripe
-	(*Extent)(nil),             // 222: moraine.wire.Extent
-	(*Object)(nil),             // 223: moraine.wire.Object
-	(*Host)(nil),               // 224: moraine.wire.Host
-	(*Device)(nil),             // 225: moraine.wire.Device
-	(*SigningKey)(nil),         // 226: moraine.wire.SigningKey
-	(*BucketHealth)(nil),       // 227: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),      // 228: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),            // 229: moraine.wire.StepKey
-	(*ByteRange)(nil),          // 230: moraine.wire.ByteRange
-	(*MoveTask)(nil),           // 231: moraine.wire.MoveTask
-	(*BucketTraits)(nil),       // 232: moraine.wire.BucketTraits
+	(*NewFile)(nil),            // 64: moraine.wire.NewFile
+	(*LinkTarget)(nil),         // 65: moraine.wire.LinkTarget
+	(*Expect)(nil),             // 66: moraine.wire.Expect
+	(*Clone)(nil),              // 67: moraine.wire.Clone
+	(*CloneRange)(nil),         // 68: moraine.wire.CloneRange
+	(*CommitReply)(nil),        // 69: moraine.wire.CommitReply
+	(*GetExtents)(nil),         // 70: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),       // 71: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),    // 72: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),           // 73: moraine.wire.BadChunk
+	(*RegisterHost)(nil),       // 74: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil),  // 75: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),          // 76: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),        // 77: moraine.wire.ProbeTarget
+	(*Probe)(nil),              // 78: moraine.wire.Probe
+	(*HeartbeatReply)(nil),     // 79: moraine.wire.HeartbeatReply
+	(*SuspectChunk)(nil),       // 80: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),         // 81: moraine.wire.ListMemory
+	(*MemoryReply)(nil),        // 82: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),       // 83: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),       // 84: moraine.wire.SettledChunk
+	(*ListLost)(nil),           // 85: moraine.wire.ListLost
+	(*LostReply)(nil),          // 86: moraine.wire.LostReply
+	(*LostFile)(nil),           // 87: moraine.wire.LostFile
+	(*Deletion)(nil),           // 88: moraine.wire.Deletion
+	(*DeletedChunks)(nil),      // 89: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),       // 90: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),        // 91: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil),  // 92: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),        // 93: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),   // 94: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),         // 95: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),       // 96: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),    // 97: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),       // 98: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),     // 99: moraine.wire.SetDeviceState
+	(*Job)(nil),                // 100: moraine.wire.Job
+	(*RewriteTask)(nil),        // 101: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),      // 102: moraine.wire.CommitRewrite
+	(*RewrittenFile)(nil),      // 103: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),       // 104: moraine.wire.RewriteReply
+	(*RepairTask)(nil),         // 105: moraine.wire.RepairTask
+	(*Intent)(nil),             // 106: moraine.wire.Intent
+	(*LeaseJobs)(nil),          // 107: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),          // 108: moraine.wire.JobsReply
+	(*RenewJob)(nil),           // 109: moraine.wire.RenewJob
+	(*FinishJob)(nil),          // 110: moraine.wire.FinishJob
+	(*ListJobs)(nil),           // 111: moraine.wire.ListJobs
+	(*CancelJob)(nil),          // 112: moraine.wire.CancelJob
+	(*QueueMove)(nil),          // 113: moraine.wire.QueueMove
+	(*BeginRepair)(nil),        // 114: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),   // 115: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),       // 116: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil),  // 117: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),         // 118: moraine.wire.EndIntents
+	(*Usage)(nil),              // 119: moraine.wire.Usage
+	(*GetUsage)(nil),           // 120: moraine.wire.GetUsage
+	(*UsageReply)(nil),         // 121: moraine.wire.UsageReply
+	(*SetQuota)(nil),           // 122: moraine.wire.SetQuota
+	(*ListQuotas)(nil),         // 123: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),        // 124: moraine.wire.QuotasReply
+	(*Recount)(nil),            // 125: moraine.wire.Recount
+	(*Leases)(nil),             // 126: moraine.wire.Leases
+	(*LeasesReply)(nil),        // 127: moraine.wire.LeasesReply
+	(*Recall)(nil),             // 128: moraine.wire.Recall
+	(*Touch)(nil),              // 129: moraine.wire.Touch
+	(*LeaseGrant)(nil),         // 130: moraine.wire.LeaseGrant
+	(*Watch)(nil),              // 131: moraine.wire.Watch
+	(*WatchEvent)(nil),         // 132: moraine.wire.WatchEvent
+	(*WatchReply)(nil),         // 133: moraine.wire.WatchReply
+	(*MemberAddress)(nil),      // 134: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),         // 135: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),    // 136: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),       // 137: moraine.wire.MemberStatus
+	(*Latencies)(nil),          // 138: moraine.wire.Latencies
+	(*GetMembers)(nil),         // 139: moraine.wire.GetMembers
+	(*Member)(nil),             // 140: moraine.wire.Member
+	(*MembersReply)(nil),       // 141: moraine.wire.MembersReply
+	(*CommandCount)(nil),       // 142: moraine.wire.CommandCount
+	(*AddMember)(nil),          // 143: moraine.wire.AddMember
+	(*RemoveMember)(nil),       // 144: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),      // 145: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),          // 146: moraine.wire.CloneTree
+	(*Concat)(nil),             // 147: moraine.wire.Concat
+	(*RaiseRouting)(nil),       // 148: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),         // 149: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),    // 150: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),          // 151: moraine.wire.GetLeader
+	(*LeaderReply)(nil),        // 152: moraine.wire.LeaderReply
+	(*GetMember)(nil),          // 153: moraine.wire.GetMember
+	(*MemberReply)(nil),        // 154: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),     // 155: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),   // 156: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),         // 157: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),    // 158: moraine.wire.QuarantineReply
+	(*FileLock)(nil),           // 159: moraine.wire.FileLock
+	(*SetLock)(nil),            // 160: moraine.wire.SetLock
+	(*GetLock)(nil),            // 161: moraine.wire.GetLock
+	(*AwaitLock)(nil),          // 162: moraine.wire.AwaitLock
+	(*LockReply)(nil),          // 163: moraine.wire.LockReply
+	(*Delegate)(nil),           // 164: moraine.wire.Delegate
+	(*DelegateReply)(nil),      // 165: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),      // 166: moraine.wire.EndDelegation
+	(*EndDelegationReply)(nil), // 167: moraine.wire.EndDelegationReply
+	(*Batch)(nil),              // 168: moraine.wire.Batch
+	(*BatchOp)(nil),            // 169: moraine.wire.BatchOp
+	(*BatchReply)(nil),         // 170: moraine.wire.BatchReply
+	(*BatchResult)(nil),        // 171: moraine.wire.BatchResult
+	(*OpenRun)(nil),            // 172: moraine.wire.OpenRun
+	(*BeginStep)(nil),          // 173: moraine.wire.BeginStep
+	(*SealPart)(nil),           // 174: moraine.wire.SealPart
+	(*GetStep)(nil),            // 175: moraine.wire.GetStep
+	(*CommitStep)(nil),         // 176: moraine.wire.CommitStep
+	(*AbortStep)(nil),          // 177: moraine.wire.AbortStep
+	(*ListRuns)(nil),           // 178: moraine.wire.ListRuns
+	(*ListSteps)(nil),          // 179: moraine.wire.ListSteps
+	(*ResolveStep)(nil),        // 180: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),         // 181: moraine.wire.RemoveStep
+	(*ListParts)(nil),          // 182: moraine.wire.ListParts
+	(*ClaimSlices)(nil),        // 183: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),          // 184: moraine.wire.LeaseStep
+	(*MarkStep)(nil),           // 185: moraine.wire.MarkStep
+	(*AdoptStep)(nil),          // 186: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),        // 187: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),        // 188: moraine.wire.BeginObject
+	(*EndObject)(nil),          // 189: moraine.wire.EndObject
+	(*CommitFlush)(nil),        // 190: moraine.wire.CommitFlush
+	(*MoveObject)(nil),         // 191: moraine.wire.MoveObject
+	(*CommitEvict)(nil),        // 192: moraine.wire.CommitEvict
+	(*CommitStage)(nil),        // 193: moraine.wire.CommitStage
+	(*DeletedObject)(nil),      // 194: moraine.wire.DeletedObject
+	(*GetObject)(nil),          // 195: moraine.wire.GetObject
+	(*GetTier)(nil),            // 196: moraine.wire.GetTier
+	(*SetPolicy)(nil),          // 197: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),          // 198: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),      // 199: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),       // 200: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),     // 201: moraine.wire.ListBadObjects
+	(*Error)(nil),              // 202: moraine.wire.Error
+	(*Topology)(nil),           // 203: moraine.wire.Topology
+	(*RunReply)(nil),           // 204: moraine.wire.RunReply
+	(*StepReply)(nil),          // 205: moraine.wire.StepReply
+	(*RunsReply)(nil),          // 206: moraine.wire.RunsReply
+	(*StepsReply)(nil),         // 207: moraine.wire.StepsReply
+	(*PartsReply)(nil),         // 208: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),        // 209: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),        // 210: moraine.wire.ObjectReply
+	(*TierReply)(nil),          // 211: moraine.wire.TierReply
+	(*PolicyReply)(nil),        // 212: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil),  // 213: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),    // 214: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),     // 215: moraine.wire.EndpointHealth
+	(*Scheme)(nil),             // 216: moraine.wire.Scheme
+	(*BucketStatus)(nil),       // 217: moraine.wire.BucketStatus
+	(DeviceState)(0),           // 218: moraine.wire.DeviceState
+	(*Attr)(nil),               // 219: moraine.wire.Attr
+	(FileType)(0),              // 220: moraine.wire.FileType
+	(*Placement)(nil),          // 221: moraine.wire.Placement
+	(*Stripe)(nil),             // 222: moraine.wire.Stripe
+	(*Extent)(nil),             // 223: moraine.wire.Extent
+	(*Object)(nil),             // 224: moraine.wire.Object
+	(*Host)(nil),               // 225: moraine.wire.Host
+	(*Device)(nil),             // 226: moraine.wire.Device
+	(*SigningKey)(nil),         // 227: moraine.wire.SigningKey
+	(*BucketHealth)(nil),       // 228: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),      // 229: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),            // 230: moraine.wire.StepKey
+	(*ByteRange)(nil),          // 231: moraine.wire.ByteRange
+	(*MoveTask)(nil),           // 232: moraine.wire.MoveTask
+	(*BucketTraits)(nil),       // 233: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -17174,279 +17260,281 @@ var file_metadata_proto_depIdxs = []int32{
 	60,  // 21: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
 	61,  // 22: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
 	63,  // 23: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	69,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	71,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	66,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	73,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	75,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	89,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	88,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	98,  // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	106, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	108, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	109, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	110, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	111, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	113, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	115, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	117, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	171, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	172, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	173, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	174, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	175, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	176, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	177, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	178, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	179, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	180, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	181, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	182, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	183, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	184, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	185, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	186, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	112, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	187, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	188, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	189, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	190, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	191, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	192, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	193, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	194, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	195, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	196, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	197, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	119, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	121, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	122, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	124, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	145, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	146, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	147, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	125, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	130, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	159, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
-	160, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
-	161, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
-	163, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
-	165, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
-	167, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	134, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	138, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	142, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	143, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	144, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	148, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	70,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	72,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	67,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	74,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	76,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	90,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	89,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	99,  // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	107, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	109, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	110, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	111, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	112, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	114, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	116, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	118, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	172, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	173, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	174, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	175, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	176, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	177, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	178, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	179, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	180, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	181, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	182, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	183, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	184, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	185, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	186, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	187, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	113, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	188, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	189, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	190, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	191, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	192, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	193, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	194, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	195, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	196, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	197, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	198, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	120, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	122, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	123, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	125, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	146, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	147, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	148, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	126, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	131, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	160, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
+	161, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
+	162, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
+	164, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
+	166, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
+	168, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	135, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	139, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	143, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	144, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	145, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	149, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 89: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 90: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 91: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	150, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	152, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	154, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	82,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	80,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	84,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	151, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	153, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	155, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	83,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	81,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	85,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	27,  // 98: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	101, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	92,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	94,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	102, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	93,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	95,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
 	12,  // 102: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 103: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	198, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	199, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	200, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	201, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	129, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	199, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	200, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	201, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	202, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	130, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	18,  // 109: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	21,  // 110: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	202, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	203, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
 	35,  // 112: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
 	37,  // 113: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
 	42,  // 114: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
 	47,  // 115: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
 	59,  // 116: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
 	62,  // 117: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	68,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	70,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	74,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	78,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	91,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	107, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	114, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	116, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	203, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	204, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	205, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	206, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	207, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	69,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	71,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	75,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	79,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	92,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	108, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	115, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	117, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	204, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	205, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	206, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	207, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	208, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
 	55,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	208, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	209, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	210, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	211, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	120, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	123, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	135, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	140, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	149, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	151, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	153, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	157, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	209, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	210, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	211, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	212, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	121, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	124, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	136, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	141, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	150, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	152, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	154, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	158, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
 	10,  // 144: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	126, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	132, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	81,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	85,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	93,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	96,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	156, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	103, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	127, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	133, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	82,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	86,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	94,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	97,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	157, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	104, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
 	14,  // 153: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	212, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	213, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	162, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
-	164, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
-	166, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
-	169, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	213, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	214, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	163, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	165, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
+	167, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
+	170, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
 	52,  // 160: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
 	11,  // 161: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
 	11,  // 162: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	133, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	134, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
 	11,  // 164: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	214, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	215, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
 	20,  // 166: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	202, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	215, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	203, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	216, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
 	26,  // 169: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
 	28,  // 170: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
 	29,  // 171: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
 	25,  // 172: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
 	24,  // 173: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
 	22,  // 174: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	216, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	217, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
 	23,  // 176: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
 	0,   // 177: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	217, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	218, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	218, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	218, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	219, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	219, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
 	38,  // 181: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	218, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	218, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	219, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	219, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
 	41,  // 184: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	219, // 185: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	220, // 185: moraine.wire.Create.type:type_name -> moraine.wire.FileType
 	44,  // 186: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	65,  // 187: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	215, // 188: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	220, // 189: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	215, // 190: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	215, // 191: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	220, // 192: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	221, // 193: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	222, // 194: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	66,  // 187: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	216, // 188: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	221, // 189: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	216, // 190: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	216, // 191: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	221, // 192: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	222, // 193: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	223, // 194: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
 	2,   // 195: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	64,  // 196: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	65,  // 197: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 198: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	67,  // 199: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	64,  // 200: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	218, // 201: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	218, // 202: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	222, // 203: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	221, // 204: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	223, // 205: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	72,  // 206: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	224, // 207: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	225, // 208: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	226, // 209: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	225, // 210: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	227, // 211: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	77,  // 212: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	87,  // 213: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	226, // 214: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 215: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	76,  // 216: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	228, // 217: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	79,  // 218: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	90,  // 219: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	83,  // 220: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	87,  // 221: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	83,  // 222: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	229, // 223: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	86,  // 224: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	230, // 225: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	87,  // 226: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	90,  // 227: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	87,  // 228: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	221, // 229: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	89,  // 230: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	97,  // 231: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	95,  // 232: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 233: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	215, // 234: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	217, // 235: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 236: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 237: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	104, // 238: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	229, // 239: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	231, // 240: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 241: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	100, // 242: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	221, // 243: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	102, // 244: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	222, // 245: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	222, // 246: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	221, // 247: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	105, // 248: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 249: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	232, // 250: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	99,  // 251: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 252: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	105, // 253: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	105, // 254: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	105, // 255: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	105, // 256: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	118, // 257: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	118, // 258: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	118, // 259: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	127, // 260: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	128, // 261: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	128, // 262: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 263: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	219, // 264: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	131, // 265: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	136, // 266: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 267: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	137, // 268: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	137, // 269: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	136, // 270: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	139, // 271: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	141, // 272: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	67,  // 273: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	64,  // 274: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 275: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	136, // 276: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	139, // 277: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	155, // 278: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	158, // 279: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	158, // 280: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	158, // 281: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	158, // 282: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	218, // 283: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
-	168, // 284: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
-	43,  // 285: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
-	46,  // 286: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
-	45,  // 287: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
-	57,  // 288: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
-	63,  // 289: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
-	170, // 290: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
-	201, // 291: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
-	292, // [292:292] is the sub-list for method output_type
-	292, // [292:292] is the sub-list for method input_type
-	292, // [292:292] is the sub-list for extension type_name
-	292, // [292:292] is the sub-list for extension extendee
-	0,   // [0:292] is the sub-list for field type_name
+	65,  // 196: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	64,  // 197: moraine.wire.Commit.new_file:type_name -> moraine.wire.NewFile
+	44,  // 198: moraine.wire.NewFile.xattrs:type_name -> moraine.wire.Xattr
+	66,  // 199: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 200: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	68,  // 201: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	65,  // 202: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	219, // 203: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	219, // 204: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	223, // 205: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	222, // 206: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	224, // 207: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	73,  // 208: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	225, // 209: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	226, // 210: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	227, // 211: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	226, // 212: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	228, // 213: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	78,  // 214: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	88,  // 215: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	227, // 216: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 217: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	77,  // 218: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	229, // 219: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	80,  // 220: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	91,  // 221: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	84,  // 222: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	88,  // 223: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	84,  // 224: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	230, // 225: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	87,  // 226: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	231, // 227: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	88,  // 228: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	91,  // 229: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	88,  // 230: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	222, // 231: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	90,  // 232: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	98,  // 233: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	96,  // 234: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 235: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	216, // 236: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	218, // 237: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 238: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 239: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	105, // 240: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	230, // 241: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	232, // 242: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 243: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	101, // 244: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	222, // 245: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	103, // 246: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	223, // 247: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	223, // 248: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	222, // 249: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	106, // 250: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 251: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	233, // 252: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	100, // 253: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 254: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	106, // 255: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	106, // 256: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	106, // 257: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	106, // 258: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	119, // 259: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	119, // 260: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	119, // 261: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	128, // 262: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	129, // 263: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	129, // 264: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 265: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	220, // 266: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	132, // 267: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	137, // 268: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 269: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	138, // 270: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	138, // 271: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	137, // 272: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	140, // 273: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	142, // 274: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	68,  // 275: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	65,  // 276: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 277: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	137, // 278: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	140, // 279: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	156, // 280: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	159, // 281: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	159, // 282: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	159, // 283: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	159, // 284: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	219, // 285: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	169, // 286: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	43,  // 287: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	46,  // 288: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	45,  // 289: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	57,  // 290: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	63,  // 291: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	171, // 292: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	202, // 293: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	294, // [294:294] is the sub-list for method output_type
+	294, // [294:294] is the sub-list for method input_type
+	294, // [294:294] is the sub-list for extension type_name
+	294, // [294:294] is the sub-list for extension extendee
+	0,   // [0:294] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -17622,7 +17710,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Orphans)(nil),
 	}
-	file_metadata_proto_msgTypes[160].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[161].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),
 		(*BatchOp_Rename)(nil),
@@ -17635,7 +17723,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   163,
+			NumMessages:   164,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

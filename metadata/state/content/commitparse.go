@@ -14,7 +14,7 @@ import (
 
 // parseCommit checks a Commit against every rule that does not depend on the present content.
 func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
-	i, err := contentFile(t, "commit", op.GetInode())
+	i, err := commitFile(t, op)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +45,24 @@ func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 		return nil, err
 	}
 	return w, w.parseExtents()
+}
+
+// commitFile returns the file of a commit, which may be a new one.
+func commitFile(t *kvtx.Tx, op *wire.Commit) (*record.Inode, error) {
+	n := op.GetNewFile()
+	if n == nil {
+		return contentFile(t, "commit", op.GetInode())
+	}
+	l := op.GetLink()
+	if l == nil || op.GetInode() != 0 || op.GetExpectGeneration() != 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_REPLACE || len(op.GetStripes()) > 0 {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", l.GetName(), "a commit that makes its file replaces the content, names the file, and has no inode and no stripes")
+	}
+	made, err := names.Create(t, &wire.Create{Parent: l.GetParent(), Type: wire.FileType_FILE_TYPE_REGULAR,
+		Mode: n.GetMode(), Uid: n.GetUid(), Gid: n.GetGid(), Xattrs: n.GetXattrs(), Unlinked: true})
+	if err != nil {
+		return nil, err
+	}
+	return tree.Inode(t, moraine.InodeID(made.GetEntry().GetAttr().GetInode()))
 }
 
 // contentFile returns a regular file in the caller's scope that no other session has open without a

@@ -98,16 +98,12 @@ func checkCreate(op *wire.Create) error {
 		return kvtx.Fail(moraine.NameTooLong, "create", op.GetName(), "the target of the symbolic link has %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
 	case op.GetUnlinked() && (typ != record.TypeFile || op.GetName() != ""):
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file can be created without a name")
-	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
-		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a create without a name cannot set extended attributes: send SetXattr afterwards")
 	case len(op.GetContent()) > 0 && (typ != record.TypeFile || !op.GetExclusive()):
 		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only an exclusive create of a regular file can bring content")
 	case len(op.GetContent()) > moraine.MaxInline:
 		return kvtx.Fail(moraine.TooLarge, "create", op.GetName(), "the metadata keeps %d bytes of a file at most, and the create has %d", moraine.MaxInline, len(op.GetContent()))
-	case op.GetUnlinked():
-		return nil
 	}
-	if err := checkXattrs(op.GetXattrs()); err != nil {
+	if err := checkXattrs(op.GetXattrs()); err != nil || op.GetUnlinked() {
 		return err
 	}
 	return CheckName("create", op.GetName())
@@ -177,11 +173,15 @@ func createUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	xattrs := append(inherited, op.GetXattrs()...)
+	if err := fitXattrs(xattrs); err != nil {
+		return nil, err
+	}
 	child, err := MakeInode(t, n)
 	if err != nil {
 		return nil, err
 	}
-	putXattrs(t, child, inherited)
+	putXattrs(t, child, xattrs)
 	t.Insert(t.K.SessionInode(t.Session.Id, child.Id), []byte{record.SessionVersion})
 	return tree.EntryReply(child), nil
 }
