@@ -23,6 +23,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -50,6 +51,8 @@ type Client struct {
 	contents *contents        // files open for reading and writing
 	node     *nodecache.Cache // nil: none
 	locks    *filelocks.Book
+	// incarnation is that of the newest generation that a commit made; see File.NextGeneration.
+	incarnation atomic.Uint32
 
 	stop       context.CancelFunc
 	endSession func() error

@@ -227,12 +227,13 @@ func (f *File) Commit(ctx context.Context) (CommitResult, error) {
 }
 
 func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
-	content, err := f.small()
+	st, ok, err := f.takeSmall()
 	if err != nil {
 		return nil, err
 	}
-	if content != nil {
-		attr, err := f.named(ctx, func() (*wire.Attr, error) { return f.log.finishSmall(ctx, f, content) })
+	if ok {
+		attr, err := f.named(ctx, func() (*wire.Attr, error) { return f.log.finishSmall(ctx, f, st) })
+		f.putBack(st)
 		if !retry.IsKind(err, moraine.NoSpace) && !retry.IsKind(err, moraine.TooLarge) {
 			return attr, err
 		}
@@ -241,39 +242,13 @@ func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
 		return nil, err
 	}
 	defer f.boundBy(ctx)()
-	return f.named(ctx, func() (*wire.Attr, error) { return f.log.finish(ctx, f, f.link) })
-}
-
-// small returns the content of a file that fits into its commit; nil if it does not. A file that
-// gets no name, such as the part of a checkpoint, is written to stripes.
-func (f *File) small() ([]byte, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.link == nil || f.seq > 0 || f.ticket != nil || f.cur == nil || f.sender.Key.Scheme.K != 0 || f.sender.DeferFor != 0:
-		return nil, nil
-	case f.cur.Length == 0 || f.cur.Length > f.c.cfg.InlineBytes:
-		return nil, nil
-	}
-	return f.cur.Inline(), f.fail("client.Commit", f.broken())
-}
-
-// finishSmall commits the whole content, with the file's name.
-func (l *commitLog) finishSmall(ctx context.Context, f *File, content []byte) (*wire.Attr, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.final = true
-	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: f.attr.Inode,
-		ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Content: content, Final: true, Link: f.link}}}, f.session)
+	err = f.need()
+	f.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	r := resp.GetCommit()
-	if r.GetAttr() == nil {
-		return nil, retry.BadReply("commit")
-	}
-	l.crc, l.protects = crc.Sum(content), r.Protects
-	return r.Attr, nil
+	return f.named(ctx, func() (*wire.Attr, error) { return f.log.finish(ctx, f, f.link) })
 }
 
 // named calls finish, and calls it again if the file's directory was removed and made again.

@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"errors"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -27,7 +26,7 @@ type CreateOptions struct {
 	// chunkservers put off the device writes of the file until they need the memory or the step rises.
 	// 0: they write at once.
 	DeferFor moraine.InodeID
-	// Xattrs are extended attributes that the file gets before its name.
+	// Xattrs are extended attributes of the file. It never has its name without them.
 	Xattrs map[string][]byte
 	// Expect, with Replace, is what must have the name at the moment of the commit. Otherwise the
 	// commit fails with Conflict. nil: anything, or nothing.
@@ -56,7 +55,8 @@ func (e *Expect) wire() *wire.Expect {
 }
 
 // Create begins a file to which Commit will give the name path. Its directory must exist. ctx
-// bounds the whole life of the File: when it ends, the File fails.
+// bounds the whole life of the File: when it ends, the File fails. A file that is small at its Commit
+// is made by it, in one entry with its content and its name.
 func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
 	link, err := c.paths.linkTarget(ctx, path, opts)
 	if err != nil {
@@ -90,16 +90,39 @@ func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opt
 	return c.begin(ctx, "", parent, nil, opts)
 }
 
-// begin is create for a file into which the caller writes bytes.
+// begin begins a file into which the caller writes bytes. One that gets a name is made when its
+// first stripe is sent, or with its commit if it needs none.
 func (c *Client) begin(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
-	f, err := c.create(ctx, ref, parent, link, opts)
-	if err == nil {
+	f, err := newFile(c, ref, parent, link, opts)
+	if err != nil {
+		return nil, err
+	}
+	if link != nil {
+		f.session = c.meta.Current()
+	} else if err := f.make(ctx); err != nil {
+		return nil, retry.Wrap("client.Create", ref, err)
+	} else {
 		c.io.Grants.Ahead(f.sender.Key, f.Inode())
 	}
-	return f, err
+	begin(ctx, f)
+	return f, nil
 }
 
+// create begins a file that is made, for extents of other files.
 func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
+	f, err := newFile(c, ref, parent, link, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.make(ctx); err != nil {
+		return nil, retry.Wrap("client.Create", ref, err)
+	}
+	begin(ctx, f)
+	return f, nil
+}
+
+// newFile returns a file that is not made and has not begun.
+func newFile(c *Client, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
 	opts.Mode = cmp.Or(opts.Mode, 0o644)
 	if opts.Scheme.K == 0 {
 		opts.Scheme = c.cfg.Scheme
@@ -108,32 +131,19 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Op: "client.Create", Ref: ref, Kind: moraine.InvalidArgument}
 	}
-	resp, s, err := c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
-		Parent: uint64(parent), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: opts.Mode,
-		Uid: opts.UID, Gid: opts.GID, Unlinked: true}}})
-	if err != nil {
-		return nil, retry.Wrap("client.Create", ref, err)
-	}
-	attr := resp.GetEntry().GetAttr()
-	if attr.GetInode() == 0 {
-		return nil, retry.Wrap("client.Create", ref, retry.BadReply("create"))
-	}
-	if ref == "" {
-		ref = moraine.InodeID(attr.Inode).String()
-	}
+	f := &File{c: c, ref: ref, link: link, parents: opts.Parents,
+		node:   &wire.NewFile{Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID},
+		sender: stripeio.Sender{Engine: c.io, Level: opts.Level, DeferFor: opts.DeferFor, Key: stripeio.GrantKey{Scheme: opts.Scheme, Dir: parent}},
+		slots:  make(chan struct{}, c.cfg.StripesInFlight),
+		log:    commitLog{arrived: map[int][]stripeio.SentStripe{}}}
 	for name, value := range opts.Xattrs {
-		inode := moraine.InodeID(attr.Inode)
-		if err := c.Xattrs().Set(ctx, inode, name, value, XattrAny); err != nil {
-			// Otherwise the session would keep the file until the session ends.
-			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Inodes().Release(context.WithoutCancel(ctx), inode)))
-		}
+		f.node.Xattrs = append(f.node.Xattrs, &wire.Xattr{Name: name, Value: value})
 	}
-	f := &File{c: c, ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,
-		sender: stripeio.Sender{Engine: c.io, Inode: moraine.InodeID(attr.Inode), Level: opts.Level, DeferFor: opts.DeferFor,
-			Key: stripeio.GrantKey{Tenant: attr.Tenant, Scheme: opts.Scheme, Dir: parent}},
-		slots: make(chan struct{}, c.cfg.StripesInFlight),
-		log:   commitLog{arrived: map[int][]stripeio.SentStripe{}, generation: attr.Generation}}
-	f.life, f.end = context.WithCancelCause(ctx)
-	c.io.Writes.Join(filling{f})
 	return f, nil
+}
+
+// begin starts the life of a file.
+func begin(ctx context.Context, f *File) {
+	f.life, f.end = context.WithCancelCause(ctx)
+	f.c.io.Writes.Join(filling{f})
 }

@@ -23,7 +23,8 @@ type File struct {
 	c       *Client
 	sender  stripeio.Sender
 	ref     string                                             // path, or inode, for errors
-	attr    *wire.Attr                                         // as created
+	node    *wire.NewFile                                      // what it is to be
+	attr    *wire.Attr                                         // as made; nil: not yet
 	link    *wire.LinkTarget                                   // the name it will get; nil: none
 	parents func(ctx context.Context) (moraine.InodeID, error) // CreateOptions.Parents
 	session *session.Session
@@ -48,7 +49,8 @@ type File struct {
 	ended  bool
 }
 
-// Inode returns the file's number.
+// Inode returns the file's number; 0 while the file is not made. CreateUnlinked makes it, and so does
+// Create's first stripe or commit, which returns the number.
 func (f *File) Inode() moraine.InodeID { return f.sender.Inode }
 
 // Size returns how many bytes were written so far.
@@ -196,6 +198,9 @@ func (f *File) grow(limit int64) error {
 
 // takeTicket gets a stripe number for a large stripe. The ticket's scheme bounds its length.
 func (f *File) takeTicket() error {
+	if err := f.need(); err != nil {
+		return err
+	}
 	t, err := f.c.io.Grants.Take(f.life, f.sender.Key, f.Inode())
 	if err != nil {
 		return err
@@ -254,7 +259,11 @@ func (f *File) launch() error {
 		f.drop(st, t)
 		return nil
 	}
-	if err := f.c.io.Limits.Stripes.Enter(f.life, f.slots); err != nil {
+	err := f.need()
+	if err == nil {
+		err = f.c.io.Limits.Stripes.Enter(f.life, f.slots)
+	}
+	if err != nil {
 		f.drop(st, t)
 		if f.life.Err() != nil {
 			return context.Cause(f.life)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/morainefs/moraine/transport/wire/ops"
 )
 
 // A GET, and a read of the file, return the bytes and headers of the PUT.
@@ -420,4 +423,40 @@ func TestBuckets(t *testing.T) {
 	_, err = shared.client.Stat(ctx, "/never-made")
 	require.ErrorIs(t, err, moraine.NotFound)
 	require.Equal(t, "NoSuchBucket", code(c.RemoveBucket(ctx, "never-made")))
+}
+
+// TestASmallPutIsOneRequest: a PUT of a small object with a type, metadata, tags and a checksum is one request
+// that changes the state. So is one that replaces it.
+func TestASmallPutIsOneRequest(t *testing.T) {
+	c := dial(t, accessKey, secretKey)
+	b := bucket(t, c, "small")
+	data := bytesOf(1, 5000)
+	sum := sumOf(data, minio.ChecksumSHA256)
+	var mu sync.Mutex
+	var met []string
+	hook := func(req *wire.MetaRequest) {
+		if o := ops.Of(req); o != nil && o.Effect == wire.Operation_COMMAND && o.Name != "keep" && o.Name != "release" { // of other tests' files
+			mu.Lock()
+			defer mu.Unlock()
+			met = append(met, o.Name)
+		}
+	}
+	shared.before.Store(&hook)
+	t.Cleanup(func() { shared.before.Store(nil) })
+	for range 2 {
+		status, answer := putSummed(t, c, b, "k", data, minio.ChecksumSHA256, sum)
+		require.Equal(t, 200, status, answer)
+		put(t, c, b, "typed", data, minio.PutObjectOptions{ContentType: "text/plain", UserMetadata: map[string]string{"a": "b"}, UserTags: map[string]string{"x": "y"}})
+		put(t, c, b, "empty", nil, minio.PutObjectOptions{ContentType: "text/plain"})
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, slices.Repeat([]string{"commit"}, 6), met)
+	info, err := c.StatObject(t.Context(), b, "k", minio.StatObjectOptions{Checksum: true})
+	require.NoError(t, err)
+	require.Equal(t, sum, info.ChecksumSHA256)
+	got, of := get(t, c, b, "typed", minio.GetObjectOptions{})
+	require.Equal(t, data, got)
+	require.Equal(t, "text/plain", of.ContentType)
+	require.Equal(t, "b", of.UserMetadata["A"])
 }

@@ -18,22 +18,24 @@ type objects struct {
 }
 
 // describe sets the record on a file that was written and is not committed. The
-// commit that follows makes the next generation, which the record names.
+// commit that follows makes the next generation, which the record names. A small
+// object is one entry: file, record, content and name.
 func (objs *objects) describe(ctx context.Context, f *client.File, r *record) error {
 	if r.Checksum != nil {
-		if err := f.Flush(ctx); err != nil {
-			return err
-		}
-		attr, err := objs.tree.cl.Inodes().Stat(ctx, f.Inode())
+		generation, err := f.NextGeneration(ctx)
 		if err != nil {
 			return err
 		}
-		r.Generation = uint64(attr.Generation()) + 1
+		r.Generation = uint64(generation)
 	}
 	if r.plain() {
 		return nil
 	}
-	return objs.tree.writeRecord(ctx, f.Inode(), r)
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	return f.SetXattr(ctx, recordXattr, data)
 }
 
 // settled returns when the committed bytes are protected, and the record names

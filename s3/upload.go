@@ -191,10 +191,10 @@ func (us *uploads) putPart(ctx context.Context, from transfer, in *s3.UploadPart
 	defer f.Abort()
 	r := &record{}
 	if r.Checksum, err = receive(f, body); err != nil {
-		return nil, err
+		return nil, goneUpload(err, u)
 	}
 	if err := us.objects.describe(ctx, f, r); err != nil {
-		return nil, err
+		return nil, goneUpload(err, u)
 	}
 	done, err := f.Commit(ctx)
 	if err != nil {
