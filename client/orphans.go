@@ -16,6 +16,8 @@ import (
 // removed them, or their release failed. The mutex of contents guards them.
 type orphans struct {
 	kept map[moraine.InodeID]struct{}
+	// read counts the Readers that have an inode open.
+	read map[moraine.InodeID]int
 	// closed are those that nobody has open any more, maxClosed at most. ready gets a value when there are some.
 	closed []moraine.InodeID
 	ready  chan struct{}
@@ -31,7 +33,32 @@ func (s *contents) OpenFiles() []moraine.InodeID {
 			open = append(open, i)
 		}
 	}
+	for i := range s.orphans.read {
+		if s.opening[i] == nil && s.of[i] == nil {
+			open = append(open, i)
+		}
+	}
 	return open
+}
+
+// beginRead records that a Reader has an inode open, or is opening it, until endRead.
+func (s *contents) beginRead(inode moraine.InodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.orphans.read == nil {
+		s.orphans.read = map[moraine.InodeID]int{}
+	}
+	s.orphans.read[inode]++
+}
+
+// endRead ends one beginRead. The last one has a file without a name released.
+func (s *contents) endRead(inode moraine.InodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.orphans.read[inode]--; s.orphans.read[inode] == 0 {
+		delete(s.orphans.read, inode)
+		s.closed(inode)
+	}
 }
 
 // Kept implements session.Files.
@@ -50,7 +77,7 @@ func (s *contents) Kept(inodes []moraine.InodeID) {
 // closed has an orphan released if nobody has it open any more. The caller holds the mutex.
 func (s *contents) closed(inode moraine.InodeID) {
 	o := &s.orphans
-	if _, kept := o.kept[inode]; !kept || s.of[inode] != nil || s.opening[inode] != nil {
+	if _, kept := o.kept[inode]; !kept || s.of[inode] != nil || s.opening[inode] != nil || o.read[inode] > 0 {
 		return
 	}
 	delete(o.kept, inode)

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -61,5 +62,52 @@ func TestAFailedReleaseIsRepeated(t *testing.T) {
 			require.ErrorIs(t, err, moraine.NotFound)
 		}
 		require.NoError(t, cl.Close())
+	})
+}
+
+// TestAReaderKeepsARemovedFile: a reader has read the begin of a file, and a client takes its name.
+// Much later the reader reads the rest. Then it closes, and the file is gone.
+func TestAReaderKeepsARemovedFile(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cl, other := c.dial("c1", config()), c.dial("c2", config())
+		defer cl.Close()
+		defer other.Close()
+		type lost struct {
+			path string
+			data []byte
+			r    *client.Reader
+		}
+		var files []lost
+		for name, lose := range map[string]func(path string){
+			"removed":           func(path string) { require.NoError(t, other.Remove(c.ctx, path)) },
+			"replaced":          func(path string) { write(t, c, other, path, bytesOf(9, 100), 100, false) },
+			"removed by itself": func(path string) { require.NoError(t, cl.Remove(c.ctx, path)) },
+		} {
+			for _, size := range []int{5000, 600_000} {
+				f := lost{path: fmt.Sprintf("/%s %d", name, size), data: bytesOf(uint64(size), size)}
+				write(t, c, other, f.path, f.data, size, false)
+				var err error
+				f.r, err = cl.OpenFile(c.ctx, f.path)
+				require.NoError(t, err)
+				same, err := cl.Inodes().Open(c.ctx, f.r.Attr().Inode())
+				require.NoError(t, err)
+				require.NoError(t, f.r.ReadRange(c.ctx, make([]byte, 10), 0))
+				lose(f.path)
+				require.NoError(t, same.Close()) // f.r still has it open
+				files = append(files, f)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		for _, f := range files {
+			got := make([]byte, len(f.data))
+			require.NoError(t, f.r.ReadRange(c.ctx, got, 0), f.path)
+			require.True(t, bytes.Equal(f.data, got), f.path)
+			require.NoError(t, f.r.Close())
+		}
+		time.Sleep(time.Minute)
+		for _, f := range files {
+			_, err := cl.Inodes().Stat(c.ctx, f.r.Attr().Inode())
+			require.ErrorIs(t, err, moraine.NotFound, f.path)
+		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/nodecache"
@@ -14,9 +15,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Reader reads one generation of a file: the one at the opening. Once the file has another,
-// reads return the old bytes as long as the cluster still has them, and Stale after that: never
-// a mixture. Methods may be called concurrently.
+// Reader reads one generation of a file: the one at the opening. A file that loses its name stays until
+// Close, for as long as the client's session lives. Once the file has another generation, reads return
+// the old bytes as long as the cluster still has them, and Stale after that: never a mixture. Methods
+// may be called concurrently.
 type Reader struct {
 	c       *Client
 	ref     string
@@ -25,28 +27,62 @@ type Reader struct {
 	object  *stripeio.WholeObject // all reads use it; nil: the extents
 	ahead   *readahead
 	content nodecache.Content // zero without a cache of the node
+	held    atomic.Bool       // the file counts as open
 }
 
-// OpenFile opens a regular file for reading, through symbolic links.
+// OpenFile opens a regular file for reading, through symbolic links. The caller closes the Reader.
 func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
-	a, err := c.paths.find(ctx, path, true)
-	if err != nil {
-		return nil, retry.Wrap("client.Open", path, err)
+	for tries := 1; ; tries++ {
+		a, err := c.paths.find(ctx, path, true)
+		if err != nil {
+			return nil, retry.Wrap("client.Open", path, err)
+		}
+		r, err := openHeld(ctx, c, path, moraine.InodeID(a.Inode))
+		if tries == openTries || !retry.IsKind(err, moraine.NotFound) { // otherwise others took the name from it since
+			return r, err
+		}
 	}
-	return openAttr(c, path, a)
 }
 
-// Open opens a regular file, linked or not, by its number.
+// openTries bounds the tries to open a file of a name that others replace again and again.
+const openTries = 10
+
+// Open opens a regular file, linked or not, by its number. The caller closes the Reader.
 func (n Inodes) Open(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
-	a, err := n.stat(ctx, inode)
-	if err != nil {
-		return nil, retry.Wrap("client.Open", inode.String(), err)
+	job := stripeio.JobOf(ctx)
+	if job == 0 {
+		return openHeld(ctx, n.c, inode.String(), inode)
 	}
-	r, err := openAttr(n.c, inode.String(), a)
+	r, err := openNow(ctx, n.c, inode.String(), inode) // the job keeps what it works on
 	if err == nil {
-		r.extents.Job = stripeio.JobOf(ctx)
+		r.extents.Job = job
 	}
 	return r, err
+}
+
+// openHeld opens a file that counts as open until Close. It does so before its attributes are read:
+// a removal that these do not show finds it open.
+func openHeld(ctx context.Context, c *Client, ref string, inode moraine.InodeID) (*Reader, error) {
+	c.contents.beginRead(inode)
+	r, err := openNow(ctx, c, ref, inode)
+	if err == nil && r.attr.Nlink == 0 { // another session may have removed it a moment ago
+		err = retry.Wrap("client.Open", ref, c.meta.Orphans.Keep(ctx, inode))
+	}
+	if err != nil {
+		c.contents.endRead(inode)
+		return nil, err
+	}
+	r.held.Store(true)
+	return r, nil
+}
+
+// openNow opens a file that does not count as open.
+func openNow(ctx context.Context, c *Client, ref string, inode moraine.InodeID) (*Reader, error) {
+	a, err := c.Inodes().stat(ctx, inode)
+	if err != nil {
+		return nil, retry.Wrap("client.Open", ref, err)
+	}
+	return openAttr(c, ref, a)
 }
 
 // OpenObject opens the object of a regular file: all bytes come from the bucket, though devices have
@@ -58,6 +94,7 @@ func (n Inodes) OpenObject(ctx context.Context, inode moraine.InodeID) (*Reader,
 		return nil, err
 	}
 	if r.object, err = n.c.io.ObjectOf(ctx, r.attr); err != nil {
+		_ = r.Close()
 		return nil, retry.Wrap("client.OpenObject", inode.String(), err)
 	}
 	return r, nil
@@ -96,10 +133,13 @@ func (r *Reader) Generation() moraine.Generation { return moraine.Generation(r.a
 // Attr returns the file's attributes as of the opening.
 func (r *Reader) Attr() Attr { return Attr{r.attr} }
 
-// Close releases what was fetched ahead, and returns when no fetch is running. No other call
-// may run at the same time or follow.
+// Close releases what was fetched ahead, and a file that has lost its name. It returns when no fetch is
+// running. No other call may run at the same time or follow.
 func (r *Reader) Close() error {
 	r.ahead.close()
+	if r.held.Swap(false) {
+		r.c.contents.endRead(moraine.InodeID(r.attr.Inode))
+	}
 	return nil
 }
 
