@@ -1,7 +1,9 @@
 package handover_test
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"github.com/morainefs/moraine"
@@ -63,4 +65,60 @@ func TestNoState(t *testing.T) {
 	require.Zero(t, s.Put(handover.Slot{Kind: handover.Paged}))
 	s.Drop(0)
 	require.NoError(t, s.Err())
+}
+
+// TestBytesOfTheState compares the bytes with those that docs/formats/mount-state.md has.
+func TestBytesOfTheState(t *testing.T) {
+	f, err := handover.Create(handover.Header{InitLen: 2, ReplyLen: 3, Init: [256]byte{7, 8}, Reply: [256]byte{4, 5, 6}, Life: 0x11, Nonce: [16]byte{9, 15: 10}, Session: 0x12})
+	require.NoError(t, err)
+	defer f.Close()
+	s, _, err := handover.Open(f)
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, s.Put(handover.Slot{Kind: handover.OpenFile}))
+	require.EqualValues(t, 4160, s.Put(handover.Slot{Kind: handover.Lock, Flags: handover.Write | handover.Flock, Inode: 1, Handle: 2, Unique: 3, Owner: 4, Start: 5, End: 6, PID: 7}))
+	require.EqualValues(t, 4224, s.Put(handover.Slot{Kind: handover.Paged, Flags: handover.Writes | handover.Direct | handover.HasPages | handover.Sync}))
+	s.Drop(4096)
+	n := binary.LittleEndian
+	want := make([]byte, 4096+3*64)
+	n.PutUint32(want[0:], 1)
+	n.PutUint32(want[4:], 2)
+	n.PutUint32(want[8:], 3)
+	copy(want[16:], []byte{7, 8})
+	copy(want[272:], []byte{4, 5, 6})
+	n.PutUint64(want[528:], 0x11)
+	want[536], want[551] = 9, 10
+	n.PutUint64(want[552:], 0x12)
+	n.PutUint32(want[4160:], 5)
+	n.PutUint32(want[4164:], 48)
+	for i := range uint64(6) {
+		n.PutUint64(want[4168+8*i:], i+1)
+	}
+	n.PutUint32(want[4216:], 7)
+	n.PutUint32(want[4224:], 3)
+	n.PutUint32(want[4228:], 15)
+	got := make([]byte, len(want)+1)
+	read, _ := f.ReadAt(got, 0)
+	require.Equal(t, want, got[:read])
+}
+
+// FuzzOpen: any bytes are read or refused, and what is read fits into the file.
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 4096+64))
+	f.Add(append(make([]byte, 4096), 1, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		file, err := os.Create(t.TempDir() + "/state")
+		require.NoError(t, err)
+		defer file.Close()
+		_, err = file.Write(b)
+		require.NoError(t, err)
+		if h, err := handover.ReadHeader(file); err == nil {
+			require.LessOrEqual(t, max(h.InitLen, h.ReplyLen), uint32(256))
+		}
+		_, found, err := handover.Open(file)
+		require.NoError(t, err)
+		for _, at := range found {
+			require.LessOrEqual(t, int(at.Place)+64, len(b))
+		}
+	})
 }
