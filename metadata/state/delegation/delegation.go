@@ -27,8 +27,6 @@ const (
 	// many as it has used besides. A client has at most 4,096 changes in its queue, and reserves
 	// others early.
 	spareNumbers = 8192
-	// maxLevel is below how many others a delegated directory is at most.
-	maxLevel = kvtx.MaxDepth / 2
 	// endBudget is what DropSession may use for as many directories as one EndDelegation names.
 	endBudget = 2 * wire.MaxEndDelegation
 )
@@ -107,7 +105,7 @@ func whyNot(t *kvtx.Tx, dir *record.Inode, d *record.Delegations) (string, error
 	if in, err := tree.Hidden(&t.View, dir); err != nil || in {
 		return "the directory belongs to the service", err // removals of others make entries in a trash
 	}
-	if level, err := usage.Level(t, dir.Id); err != nil || level > maxLevel {
+	if level, err := usage.Level(t, dir.Id); err != nil || level > kvtx.MaxDelegated {
 		return "the directory is deep below the root", err // a late mkdir in it must not be too deep
 	}
 	limited, err := usage.Limited(&t.View, dir.Id)

@@ -11,6 +11,9 @@ import (
 // the tree.
 const MaxDepth = 512
 
+// MaxDelegated is the largest number of directories above a delegated one.
+const MaxDelegated = MaxDepth / 2
+
 // Scope is what a request may read and change.
 type Scope struct {
 	Root     moraine.InodeID // the request sees only what is below this directory

@@ -82,7 +82,7 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 			return kvtx.Fail(moraine.InvalidArgument, "rename", child.Id.String(), "a directory cannot move below itself")
 		}
 		if at.Parent == 0 {
-			return joinQuota(t, newDir)
+			return joinTree(t, newDir, child, depth)
 		}
 		if depth == kvtx.MaxDepth {
 			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "the new directory is more than %d directories deep: move it higher up first", kvtx.MaxDepth)
@@ -94,11 +94,16 @@ func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	}
 }
 
-// joinQuota makes a move of a tree below a quota meet the delegations that may be in it. What is
-// delegated has no quota, so that no error for one is late.
-func joinQuota(t *kvtx.Tx, newDir *record.Inode) error {
-	limited, err := usage.Limited(&t.View, newDir.Id)
-	if err != nil || !limited {
+// joinTree makes a move of a tree meet the delegations that may be in it, if it goes below a quota, or
+// so deep that one would be below more than kvtx.MaxDelegated others. What is delegated has no quota and room for
+// further directories below it, so that no error for one is late. level is that of newDir.
+func joinTree(t *kvtx.Tx, newDir, child *record.Inode, level int) error {
+	height, err := usage.Height(&t.View, child.Id)
+	if err != nil {
+		return err
+	}
+	deep := level+1+int(height) > kvtx.MaxDelegated
+	if limited, err := usage.Limited(&t.View, newDir.Id); err != nil || !limited && !deep {
 		return err
 	}
 	return tree.MeetAll(&t.View)
