@@ -34,7 +34,7 @@ const bucketKeys = "bucket status hosts hosts_answered hosts_failed error error_
 var listings = []listing{
 	{args: "version", keys: "version feature_level go os arch"},
 	{args: "cluster status", keys: "cluster health findings survives default_scheme feature_level incarnation metadata hosts capacity_bytes used_bytes " +
-		"inodes stripes sessions repair_queued repair_running pending_bytes kept_bytes backup_horizon_seconds backup_horizon_now_seconds leaked_bytes lost_stripes lost_files lost_objects bad_objects devices_unreported commands entries notes certificates buckets metadata_check ended_grants stuck_moves", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
+		"inodes stripes inline_files inline_bytes sessions repair_queued repair_running pending_bytes kept_bytes backup_horizon_seconds backup_horizon_now_seconds leaked_bytes lost_stripes lost_files lost_objects bad_objects devices_unreported commands entries notes certificates buckets metadata_check ended_grants stuck_moves", optional: "metadata_backups healing rebalance rewriting waiting_for_repair",
 		inner: map[string]string{
 			"metadata_backups":   "node dir interval_seconds age_seconds bytes kept error overdue",
 			"metadata":           "id role status alive applied low_space endpoint stalled",

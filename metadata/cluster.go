@@ -68,6 +68,7 @@ func (l *leader) count(r kvtx.Reader, reply *wire.ClusterReply) error {
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
 	reply.LeakedBytes, reply.StuckMoves = n.LeakedBytes, n.StuckMoves
+	reply.InlineFiles, reply.InlineBytes = n.InlineFiles, n.InlineBytes
 	if err := l.fleet.Horizon.CountKept(r, n, reply); err != nil {
 		return err
 	}

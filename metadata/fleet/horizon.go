@@ -108,7 +108,7 @@ func (k *Horizon) horizonNow(r kvtx.Reader, now uint64) (uint64, error) {
 	return horizon, nil
 }
 
-// MeasureKept updates the gauges of chunks kept for backups.
+// MeasureKept updates the gauges of chunks kept for backups, and of content that the state keeps.
 func (k *Horizon) MeasureKept() error {
 	reply := &wire.ClusterReply{}
 	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {
@@ -116,6 +116,8 @@ func (k *Horizon) MeasureKept() error {
 		if err != nil {
 			return err
 		}
+		k.Metrics.InlineFiles.Set(float64(n.InlineFiles))
+		k.Metrics.InlineBytes.Set(float64(n.InlineBytes))
 		return k.CountKept(r, n, reply)
 	})
 	k.Metrics.KeptBytes.Set(float64(reply.KeptBytes))

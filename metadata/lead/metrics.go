@@ -47,6 +47,7 @@ type Metrics struct {
 	RewriteStripes, PackFiles            prometheus.Counter // given to movers
 	StripesDeadBytes                     prometheus.Gauge
 	KeptBytes, PendingBytes              prometheus.Gauge
+	InlineFiles, InlineBytes             prometheus.Gauge // contents of small files in the state
 	BackupHorizon                        prometheus.Gauge
 	JobPieces                            prometheus.Counter // pieces of jobs run by the leader
 	JobsLeased                           prometheus.Counter
@@ -141,6 +142,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.RewriteStripes = f.Counter("rewrite_stripes_total", "Stripes given to movers to be rewritten: files used only a little of them, or they were small and many.")
 	m.PackFiles = f.Counter("pack_files_total", "Small files given to movers to be packed with each other.")
 	m.KeptBytes = f.Gauge("kept_bytes", "Bytes of chunks that no file names any more and that are kept for the backup horizon.")
+	m.InlineFiles = f.Gauge("inline_files", "Contents of small files that the metadata keeps. Clones share one.")
+	m.InlineBytes = f.Gauge("inline_bytes", "Bytes of small files that the metadata keeps, of 1 GiB at most.")
 	m.PendingBytes = f.Gauge("pending_bytes", "Bytes of dead chunks that wait for their deletion; not those that are kept for backups.")
 	m.BackupHorizon = f.Gauge("backup_horizon_seconds", "How long the cluster has kept all of these chunks: the age up to which a backup restores whole.")
 	m.StripesDeadBytes = f.Gauge("stripes_dead_bytes", "Dead bytes in stripes that are in use, as of the last scan of all files.")
@@ -167,7 +170,7 @@ func (m *Metrics) StopLeading() {
 		g.vec.Reset()
 	}
 	for _, g := range []prometheus.Gauge{m.Leading, m.Sessions,
-		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.BackupHorizon, m.BackupAge, m.BackupBytes, m.BackupFailed} {
+		m.Leases, m.LeaseSessions, m.RebalanceLeft, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.InlineFiles, m.InlineBytes, m.BackupHorizon, m.BackupAge, m.BackupBytes, m.BackupFailed} {
 		g.Set(0)
 	}
 }

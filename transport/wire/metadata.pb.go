@@ -4082,6 +4082,8 @@ type ClusterReply struct {
 	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects" json:"lost_objects,omitempty"` // not in their bucket as recorded, and files have bytes only in them
 	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects" json:"bad_objects,omitempty"`    // not in their bucket as recorded, and the files are whole without them
 	StuckMoves             uint64                 `protobuf:"varint,747,opt,name=stuck_moves,json=stuckMoves" json:"stuck_moves,omitempty"`    // jobs of the object tier that fail again and again
+	InlineFiles            uint64                 `protobuf:"varint,820,opt,name=inline_files,json=inlineFiles" json:"inline_files,omitempty"` // contents of small files that the metadata keeps; clones share one
+	InlineBytes            uint64                 `protobuf:"varint,821,opt,name=inline_bytes,json=inlineBytes" json:"inline_bytes,omitempty"` // in them
 	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants" json:"ended_grants,omitempty"` // kept, since a device has not reported since they ended
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -4358,6 +4360,20 @@ func (x *ClusterReply) GetBadObjects() uint64 {
 func (x *ClusterReply) GetStuckMoves() uint64 {
 	if x != nil {
 		return x.StuckMoves
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetInlineFiles() uint64 {
+	if x != nil {
+		return x.InlineFiles
+	}
+	return 0
+}
+
+func (x *ClusterReply) GetInlineBytes() uint64 {
+	if x != nil {
+		return x.InlineBytes
 	}
 	return 0
 }
@@ -15921,7 +15937,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\tlow_space\x18\x84\x02 \x01(\bR\blowSpace\x12\x13\n" +
 	"\x04seen\x18\xbc\x05 \x01(\bR\x04seen\x129\n" +
 	"\bendpoint\x18\xe4\x05 \x01(\v2\x1c.moraine.wire.EndpointHealthR\bendpoint\x12\x19\n" +
-	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xe3\v\n" +
+	"\astalled\x18\xe5\x05 \x01(\tR\astalled\"\xab\f\n" +
 	"\fClusterReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12#\n" +
@@ -15964,6 +15980,8 @@ const file_metadata_proto_rawDesc = "" +
 	"badObjects\x12 \n" +
 	"\vstuck_moves\x18\xeb\x05 \x01(\x04R\n" +
 	"stuckMoves\x12\"\n" +
+	"\finline_files\x18\xb4\x06 \x01(\x04R\vinlineFiles\x12\"\n" +
+	"\finline_bytes\x18\xb5\x06 \x01(\x04R\vinlineBytes\x12\"\n" +
 	"\fended_grants\x18\xe8\x05 \x01(\x04R\vendedGrants\"x\n" +
 	"\x11ServerCertificate\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +

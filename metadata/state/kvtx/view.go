@@ -57,6 +57,8 @@ type Counters struct {
 	Policies     uint64 // directories with a policy of their own
 	Objects      uint64
 	BadObjects   uint64 // part of them: the bucket's object differs from the record
+	InlineFiles  uint64 // contents of small files in the state; clones share one
+	InlineBytes  uint64 // in them
 	StuckMoves   uint64 // jobs of the object tier that fail again and again
 }
 
@@ -71,6 +73,7 @@ func ReadCounters(r *View) (Counters, error) {
 		Inodes: c[record.CInodes], Stripes: c[record.CStripes], RepairQueued: c[record.CRepairQueued], LostStripes: c[record.CLostStripes],
 		PendingBytes: c[record.CPendingBytes], KeptBytes: c[record.CKeptBytes], LeakedBytes: c[record.CLeakedBytes], Topology: c[record.CTopology], Policies: c[record.CPolicies],
 		Objects: c[record.CObjects], BadObjects: c[record.CBadObjects], StuckMoves: c[record.CStuckMoves],
+		InlineFiles: c[record.CInlines], InlineBytes: c[record.CInlineBytes],
 	}, nil
 }
 

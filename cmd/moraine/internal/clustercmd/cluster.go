@@ -170,8 +170,8 @@ func printStatus(env *cli.Env, s *clusterStatus) error {
 			fmt.Sprintf("%s of %s used, %d chunks", cli.Size(h.Used), cli.Size(h.Capacity), h.Chunks)})
 	}
 	cli.PrintTable(env.Out, table.Row{"node", "role", "", "", ""}, rows)
-	env.Note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s "+
+	env.Note("\n%d inodes, %d stripes, %d small files with %s in the metadata; %s of %s used; %s waiting for deletion, %s kept for backups, %s "+
 		"leaked; %d sessions",
-		s.Inodes, s.Stripes, cli.Size(s.Used), cli.Size(s.Capacity), cli.Size(s.PendingBytes), cli.Size(s.KeptBytes), cli.Size(s.LeakedBytes), s.Sessions)
+		s.Inodes, s.Stripes, s.InlineFiles, cli.Size(s.InlineBytes), cli.Size(s.Used), cli.Size(s.Capacity), cli.Size(s.PendingBytes), cli.Size(s.KeptBytes), cli.Size(s.LeakedBytes), s.Sessions)
 	return nil
 }

@@ -33,6 +33,8 @@ type clusterStatus struct {
 	Used         uint64           `json:"used_bytes"`
 	Inodes       uint64           `json:"inodes"`
 	Stripes      uint64           `json:"stripes"`
+	InlineFiles  uint64           `json:"inline_files"` // contents of small files in the metadata; clones share one
+	InlineBytes  uint64           `json:"inline_bytes"`
 	Sessions     uint64           `json:"sessions"`
 	RepairQueued uint64           `json:"repair_queued"`
 	RepairActive uint64           `json:"repair_running"`
@@ -103,6 +105,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 		Health: healthGreen, Findings: []string{}, Survives: []string{}, Notes: []string{}, Metadata: []metadataStatus{}, Hosts: []hostStatus{},
 		FeatureLevel: c.FeatureLevel, Incarnation: c.Incarnation,
 		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
+		InlineFiles: c.InlineFiles, InlineBytes: c.InlineBytes,
 		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
 		PendingBytes: c.PendingBytes, LeakedBytes: c.LeakedBytes, LostStripes: c.LostStripes,
 		Commands: c.Commands, Entries: c.Entries, Certificates: []certificateStatus{}, Buckets: []view.BucketStatus{}, Check: checkStatus{Found: []string{}},
