@@ -20,6 +20,8 @@ func (r raw) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespons
 	return r.meta.Do(ctx, req)
 }
 
+func (r raw) HasNoXattrs(inode moraine.InodeID) bool { return r.meta.HasNoXattrs(inode) }
+
 func (r raw) OnLost(drop func(ctx context.Context, inodes []moraine.InodeID)) { r.meta.OnLost(drop) }
 
 func (r raw) Leases() bool { return r.meta.Leases() }

@@ -7,7 +7,6 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -181,7 +180,7 @@ func changeOf(in *gofuse.SetAttrIn) (set client.SetAttr) {
 func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	resp, err := rawclient.Of(fs.client).Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := fs.raw.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return status(err)
 	}

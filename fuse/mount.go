@@ -53,7 +53,7 @@ type Config struct {
 	// ReadOnly mounts read-only.
 	ReadOnly bool
 	// NoXattrs mounts without extended attributes. The kernel then does not request them, which
-	// programs like ls do twice for each file. Access control lists are attributes too: such a mount
+	// programs like ls do for each file. Access control lists are attributes too: such a mount
 	// neither shows nor sets them, and decides by mode, owner and group alone.
 	NoXattrs bool
 	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
@@ -156,14 +156,14 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		deps.Metrics = NewMetrics(nil)
 	}
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
-	c := &calls{client: deps.Client, log: deps.Log, root: cfg.Root, patience: cfg.CallPatience}
+	c := &calls{client: deps.Client, raw: rawclient.Of(deps.Client), log: deps.Log, root: cfg.Root, patience: cfg.CallPatience}
 	if c.root == 0 {
 		c.root = deps.Client.Root()
 	}
 	c.undisturbed.Store(int64(undisturbed))
 	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
-	files.pages = newPages(rawclient.Of(deps.Client), files.files.isWritten, c.node, deps.Metrics.Reads)
+	files.pages = newPages(c.raw, files.files.isWritten, c.node, deps.Metrics.Reads)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: files}

@@ -9,6 +9,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/rawclient"
 )
 
 // undisturbed is how long a call continues after a signal reaches its caller. POSIX
@@ -20,6 +21,7 @@ const undisturbed = time.Second
 // calls is what every call of an application needs: the client, and a context for the call.
 type calls struct {
 	client *client.Client
+	raw    rawclient.Client // of client
 	log    *slog.Logger
 	root   moraine.InodeID
 	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.

@@ -18,7 +18,18 @@ func refused(name string) bool {
 	return strings.HasPrefix(name, "system.") && !moraine.IsACL(name) || name == "security.capability"
 }
 
-// GetXAttr implements gofuse.RawFileSystem.
+// absent is the answer for an attribute that an inode does not have. Programs like ls read the label of
+// SELinux of each file. After this error they stop, for all files of the mount. A host that uses such
+// labels answers them in its kernel.
+func absent(name string) gofuse.Status {
+	if name == "security.selinux" {
+		return gofuse.ENOTSUP
+	}
+	return gofuse.ENODATA
+}
+
+// GetXAttr implements gofuse.RawFileSystem. Programs read attributes of each file that they list, and
+// most files have none. For these the answer waits for nothing, and needs no context.
 func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
 	if s := checkXattrName(name); !s.Ok() {
 		return 0, s
@@ -26,10 +37,17 @@ func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name
 	if refused(name) {
 		return 0, gofuse.ENODATA
 	}
+	inode := fs.inode(in.NodeId)
+	if fs.raw.HasNoXattrs(inode) {
+		return 0, absent(name)
+	}
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	value, err := fs.client.Xattrs().Get(ctx, fs.inode(in.NodeId), name)
-	if err != nil {
+	value, err := fs.client.Xattrs().Get(ctx, inode, name)
+	switch {
+	case errors.Is(err, moraine.NoAttribute):
+		return 0, absent(name)
+	case err != nil:
 		return 0, nodeStatus(err)
 	}
 	return fit(value, dest)
@@ -37,9 +55,13 @@ func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name
 
 // ListXAttr implements gofuse.RawFileSystem.
 func (fs *fileSystem) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
+	inode := fs.inode(in.NodeId)
+	if fs.raw.HasNoXattrs(inode) {
+		return 0, gofuse.OK
+	}
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	names, err := fs.client.Xattrs().List(ctx, fs.inode(in.NodeId))
+	names, err := fs.client.Xattrs().List(ctx, inode)
 	if err != nil {
 		return 0, nodeStatus(err)
 	}

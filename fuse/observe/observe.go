@@ -91,14 +91,19 @@ func (o *Observer) end(c call, s gofuse.Status) {
 		n.bytes.Add(uint64(c.bytes))
 		n.moved.Add(float64(c.bytes))
 	}
-	// Programs look for names and attributes that do not exist all the time.
-	if s != gofuse.OK && s != gofuse.ENOENT && s != gofuse.ENODATA && s != gofuse.ENOSYS {
+	if s != gofuse.OK && !missing(c.op, s) {
 		n.errors.Add(1)
 		n.failed.Inc()
 	}
 	if o.log != nil {
 		o.log.add(c, s, took)
 	}
+}
+
+// missing reports whether a request looked for a name or an attribute that does not exist. Programs do
+// that all the time.
+func missing(op operation, s gofuse.Status) bool {
+	return s == gofuse.ENOENT || s == gofuse.ENODATA || s == gofuse.ENOSYS || op == opGetXAttr && s == gofuse.ENOTSUP
 }
 
 // Wrap returns a file system that passes each request on to fs, and notes it.

@@ -78,11 +78,17 @@ func (fixed) Lookup(_ <-chan struct{}, _ *gofuse.InHeader, name string, _ *gofus
 	return gofuse.OK
 }
 
-// TestBytesAndErrorsAreCounted: also by prometheus. A missing name is no error.
+func (fixed) GetXAttr(<-chan struct{}, *gofuse.InHeader, string, []byte) (uint32, gofuse.Status) {
+	return 0, gofuse.ENOTSUP
+}
+
+// TestBytesAndErrorsAreCounted: also by prometheus. A missing name or attribute is no error.
 func TestBytesAndErrorsAreCounted(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	o := New(NewMetrics(reg), nil)
 	fs := Wrap(fixed{gofuse.NewDefaultRawFileSystem()}, o)
+	fs.GetXAttr(nil, &gofuse.InHeader{}, "security.selinux", nil)
+	require.Zero(t, o.Snapshot()["getxattr"].Errors)
 	before := o.Snapshot()
 	for _, name := range []string{"there", "missing", "broken", "there"} {
 		fs.Lookup(nil, &gofuse.InHeader{}, name, nil)

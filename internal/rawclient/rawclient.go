@@ -35,6 +35,10 @@ type Client interface {
 	// under the new session.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 
+	// HasNoXattrs reports whether the client knows, without a request, that an inode has no extended
+	// attributes.
+	HasNoXattrs(inode moraine.InodeID) bool
+
 	// OnLost names who keeps copies of content and attributes under the client's cache leases. drop
 	// is called, in goroutines of its own, when the copies of some inodes are no longer valid. It
 	// returns when none is left, or ctx has ended. The client acknowledges a recall only after that.

@@ -104,7 +104,7 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, with the rights of "+
 		"modes and owners (users other than root need user_allow_other in /etc/fuse.conf)")
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
-	f.BoolVar(&o.noXattrs, "no-xattrs", false, "mount without extended attributes, which ls and cp request for each file: a listing by ls -lR takes a third of the time. "+
+	f.BoolVar(&o.noXattrs, "no-xattrs", false, "mount without extended attributes, which ls and cp request for each file: a listing by ls -lR then takes the mount half of the work. "+
 		"Access control lists are attributes: such a mount shows none, and decides by mode, owner and group alone")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
