@@ -49,6 +49,7 @@ var bounds = map[string]string{
 
 	"client/internal/nodecache/cache.go queue":    "no wait: bytes that find no place are not cached",
 	"client/internal/session/listahead.go wanted": "no wait: a directory that finds no place is listed after a later look-up",
+	"client/internal/session/walkahead.go wanted": "no wait: one place for each listing that may run",
 
 	// Answers: as many places as senders, which never wait.
 	"transport/server.go failed":                     "one place for each listener",

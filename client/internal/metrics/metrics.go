@@ -42,7 +42,7 @@ type Metrics struct {
 	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
 	CacheMisses        prometheus.Counter // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
-	ListedAhead        prometheus.Counter // entries of directories whose names were looked up one by one
+	ListedAhead        prometheus.Counter // entries of directories whose names were looked up one by one, or that a walk comes to next
 	Loans              prometheus.Counter // names and attributes lent to kernels
 	LoanWaits          prometheus.Counter // recalls and own changes that waited for the end of a loan
 	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
@@ -100,7 +100,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CacheHits:          f.Counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
 		CacheMisses:        f.Counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
 		CacheRecalls:       f.Counter("cache_recalls_total", "Recalls carried out."),
-		ListedAhead:        f.Counter("cache_listed_ahead_total", "Entries that the client listed ahead, of directories in which programs look up many names."),
+		ListedAhead:        f.Counter("cache_listed_ahead_total", "Entries that the client listed ahead: of directories in which programs look up many names, and of trees that programs walk."),
 		Loans:              f.Counter("loans_total", "Names and attributes lent to the kernel."),
 		LoanWaits:          f.Counter("loan_waits_total", "Recalls, and changes by the client itself, that waited until a loan was over."),
 		LeaseRequests:      f.Counter("lease_requests_total", "Requests that renew leases and poll for recalls; the meta requests do not include them."),

@@ -74,6 +74,7 @@ type leased struct {
 	listed  bool
 	partial []string // the beginning of a listing
 	ahead   ahead
+	walked  walked
 	at      *list.Element
 	// recalls counts the recalls since a time. A lease that is recalled again and again is of
 	// little use.

@@ -24,7 +24,10 @@ func (c *cache) dropAttr(inode uint64) {
 	}
 }
 
-func (l *leased) unlist() { l.names, l.listed, l.partial = nil, false, nil }
+func (l *leased) unlist() {
+	l.names, l.listed, l.partial = nil, false, nil
+	l.walked.dirs = nil
+}
 
 func (c *cache) dropEntry(l *leased, name string) {
 	if _, ok := l.entries[name]; ok {

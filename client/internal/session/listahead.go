@@ -35,10 +35,11 @@ type lister struct {
 	c *cache
 	// wanted are the directories to list. Nobody waits for room there.
 	wanted chan moraine.InodeID
+	walk   walk
 }
 
 func newLister(m *Conn) *lister {
-	return &lister{m: m, c: m.cache, wanted: make(chan moraine.InodeID, listsAtOnce)}
+	return &lister{m: m, c: m.cache, wanted: make(chan moraine.InodeID, listsAtOnce), walk: newWalk()}
 }
 
 // lookedUp records that the look-up of a name in a directory needed a request, and begins to list the
@@ -112,14 +113,17 @@ func (l *leased) namesChanged(now time.Time) {
 	l.ahead = ahead{running: l.ahead.running, changed: now}
 }
 
-// run lists directories whose names are looked up one by one, until ctx ends.
+// run lists directories ahead, until ctx ends.
 func (a *lister) run(ctx context.Context, run func(func())) {
+	defer close(a.walk.over)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case dir := <-a.wanted:
 			run(func() { a.list(ctx, dir) })
+		case dir := <-a.walk.wanted:
+			run(func() { a.listNext(ctx, dir) })
 		}
 	}
 }
@@ -131,7 +135,7 @@ func (a *lister) list(ctx context.Context, dir moraine.InodeID) {
 		if limit == 0 {
 			return
 		}
-		r, err := a.m.ReadDirPage(ctx, dir, after, limit)
+		r, err := page(ctx, a.m, dir, after, limit)
 		if err != nil {
 			a.m.Log.Debug("a directory could not be listed ahead", "dir", dir, "err", err)
 			a.end(dir)

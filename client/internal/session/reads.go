@@ -108,6 +108,16 @@ const maxReadDirPage = 1000
 // ReadDirPage returns up to limit entries of a directory whose names come after the given one;
 // 0: as many as the service returns at once. The reply is shared and must not be changed.
 func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
+	m.lister.await(ctx, dir)
+	r, err := page(ctx, m, dir, after, limit)
+	if err == nil && !r.More && m.lister != nil {
+		m.lister.listed(dir)
+	}
+	return r, err
+}
+
+// page is ReadDirPage for listings that no program waits for.
+func page(ctx context.Context, m *Conn, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
 	if limit <= 0 || limit > maxReadDirPage {
 		limit = maxReadDirPage
 	}
@@ -117,6 +127,11 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 	if r := m.cache.page(dir, after, limit); r != nil {
 		return r, nil
 	}
+	return requestPage(ctx, m, dir, after, limit)
+}
+
+// requestPage requests a page, and caches it.
+func requestPage(ctx context.Context, m *Conn, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
 	t := m.cache.ask()
 	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
 		Inode: uint64(dir), After: after, Limit: uint32(limit)}}})
