@@ -27,6 +27,7 @@ const (
 // walk is what the client knows of programs that walk trees. The mutex of the cache guards it.
 type walk struct {
 	at      uint64                   // the directory that a program listed last
+	asked   uint64                   // the directory whose listing a program wants
 	credit  int                      // listings ahead that are paid for
 	running map[uint64]chan struct{} // listings ahead, each closed at its end
 	wanted  chan uint64              // directories in running that no goroutine has yet
@@ -111,7 +112,7 @@ func (a *lister) unlisted() uint64 {
 
 // wants reports whether a directory should be listed ahead.
 func (a *lister) wants(dir uint64) bool {
-	if _, running := a.walk.running[dir]; running || !a.c.free(dir) || !a.c.shows(dir) {
+	if _, running := a.walk.running[dir]; running || dir == a.walk.asked || !a.c.free(dir) || !a.c.shows(dir) {
 		return false
 	}
 	l := a.c.leases[dir]
@@ -182,12 +183,14 @@ func (a *lister) endWalk(dir uint64, listed bool) uint64 {
 	return a.nextWalk()
 }
 
-// await waits until a listing ahead of a directory has ended, or ctx.
+// await waits until a listing ahead of a directory has ended, or ctx. A program wants that listing, so
+// none begins.
 func (a *lister) await(ctx context.Context, dir moraine.InodeID) {
 	if a == nil {
 		return
 	}
 	a.c.mu.Lock()
+	a.walk.asked = uint64(dir)
 	ended := a.walk.running[uint64(dir)]
 	a.c.mu.Unlock()
 	if ended == nil {
