@@ -113,7 +113,7 @@ func newClient(cfg Config, deps Deps) *Client {
 		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Random: deps.Random, Files: files, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
-		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
+		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor, ReadBytesPerSecond: cfg.ReadBytesPerSecond, WriteBytesPerSecond: cfg.WriteBytesPerSecond}, meta,
 		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: counts, Reports: reports})
 	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: counts, meta: meta, io: io, contents: files, paths: paths{meta}, locks: filelocks.NewBook(meta, deps.Log, limit.Resource{
 		Name: "turn of an owner of file locks", Patience: cfg.Patience, Advice: "look for metadata servers that do not answer", Reports: reports})}

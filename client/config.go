@@ -55,6 +55,11 @@ type Config struct {
 	// ReadaheadBytes bounds the bytes that one sequential reader fetches ahead. Default 64 MiB;
 	// negative: nothing.
 	ReadaheadBytes int64
+	// ReadBytesPerSecond bounds the bytes of chunks and objects that the client reads from
+	// chunkservers, and WriteBytesPerSecond those that it writes to them, parity included. Reads and
+	// writes wait. What is fetched ahead counts, and what a cache has does not. Default 0: no bound.
+	// At such a rate MemoryBytes must move within the Patience.
+	ReadBytesPerSecond, WriteBytesPerSecond int64
 	// InlineBytes is the largest content of a file that the client commits to the metadata itself,
 	// without a stripe. Default and most 16 KiB; negative: none.
 	InlineBytes int64
@@ -118,6 +123,9 @@ func (c *Config) validate() error {
 		return bad("the level is %s, but a commit waits for nvme or memory", c.Level)
 	case c.StripesInFlight < 1:
 		return bad("%d stripes in flight are too few: at least 1", c.StripesInFlight)
+	case c.tooSlow(c.ReadBytesPerSecond) || c.tooSlow(c.WriteBytesPerSecond):
+		return bad("a bandwidth of %d bytes a second is too low: the client moves its %d bytes of memory within %v, so at least %d",
+			cmp.Or(min(c.ReadBytesPerSecond, c.WriteBytesPerSecond), max(c.ReadBytesPerSecond, c.WriteBytesPerSecond)), c.MemoryBytes, c.Patience, c.leastBandwidth())
 	case c.MemoryBytes < minMemory:
 		return bad("%d bytes of memory are too few: at least %d", c.MemoryBytes, minMemory)
 	}
@@ -127,6 +135,16 @@ func (c *Config) validate() error {
 		}
 	}
 	return nil
+}
+
+// leastBandwidth is the least bound of the bandwidth: whatever waits for it is in the client's
+// memory, and no wait exceeds the patience.
+func (c *Config) leastBandwidth() int64 {
+	return max(1, int64(float64(c.MemoryBytes)/c.Patience.Seconds()))
+}
+
+func (c *Config) tooSlow(bytesPerSecond int64) bool {
+	return bytesPerSecond != 0 && bytesPerSecond < c.leastBandwidth()
 }
 
 // minMemory is enough to write stripes of any scheme, one at a time: the widest has

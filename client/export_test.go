@@ -5,6 +5,7 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // MinMemory is the smallest Config.MemoryBytes.
@@ -43,4 +44,11 @@ func holdAll(s *limit.Semaphore) func() {
 		panic("the memory is in use")
 	}
 	return func() { s.Release(s.Size()) }
+}
+
+// BandwidthSeconds is how long reads or writes waited for the limit of the bandwidth, in all.
+func BandwidthSeconds(m *Metrics, direction string) float64 {
+	var d dto.Metric
+	_ = m.counts.BandwidthSeconds.WithLabelValues(direction).Write(&d)
+	return d.GetCounter().GetValue()
 }

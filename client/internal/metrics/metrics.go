@@ -33,14 +33,15 @@ type Metrics struct {
 	PutSeconds         prometheus.Histogram
 	GetSeconds         prometheus.Histogram
 	CommitSeconds      prometheus.Histogram
-	Sessions           prometheus.Counter // opened
-	BudgetWaits        prometheus.Counter // writes that waited for the memory budget
-	StripesCutShort    prometheus.Counter // sent before they were full, to give memory to others
-	ReadaheadHits      prometheus.Counter // reads served from what was fetched ahead
-	PiecesGot          prometheus.Counter // reads of evicted ranges
-	PieceErrors        prometheus.Counter // those that a server failed
-	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
-	CacheMisses        prometheus.Counter // those that needed a request while leases were held
+	Sessions           prometheus.Counter     // opened
+	BudgetWaits        prometheus.Counter     // writes that waited for the memory budget
+	StripesCutShort    prometheus.Counter     // sent before they were full, to give memory to others
+	ReadaheadHits      prometheus.Counter     // reads served from what was fetched ahead
+	BandwidthSeconds   *prometheus.CounterVec // waits for the bound of the bandwidth, by direction
+	PiecesGot          prometheus.Counter     // reads of evicted ranges
+	PieceErrors        prometheus.Counter     // those that a server failed
+	CacheHits          prometheus.Counter     // look-ups, attributes and listings answered without a request
+	CacheMisses        prometheus.Counter     // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
 	ListedAhead        prometheus.Counter // entries of directories whose names were looked up one by one, or that a walk comes to next
 	Loans              prometheus.Counter // names and attributes lent to kernels
@@ -95,6 +96,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		BudgetWaits:        f.Counter("budget_waits_total", "Writes that waited for the memory budget."),
 		StripesCutShort:    f.Counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
 		ReadaheadHits:      f.Counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+		BandwidthSeconds:   f.Counters("bandwidth_wait_seconds_total", "Time that reads and writes of stripes waited for the limit of the client's bandwidth, in all.", "direction"),
 		PiecesGot:          f.Counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
 		PieceErrors:        f.Counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered with wrong bytes."),
 		CacheHits:          f.Counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),

@@ -50,6 +50,8 @@ type Engine struct {
 	reports  *reporter
 	pace     *pace
 
+	reading, writing *bandwidth // nil: no bound
+
 	// Pool lends the memory of write and read buffers. It never makes a writer wait: a writer
 	// first reserves the bytes in Writes, and waits there.
 	Pool   *bufpool.Pool
@@ -82,6 +84,8 @@ type Config struct {
 	GetTimeout      time.Duration
 	SlowFloor       time.Duration
 	HedgeFloor      time.Duration
+
+	ReadBytesPerSecond, WriteBytesPerSecond int64
 }
 
 // Deps are what an engine works with. All but Reports are required.
@@ -107,6 +111,8 @@ func NewEngine(cfg Config, meta *session.Conn, deps Deps) *Engine {
 		Reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, Limits: l,
 		resubmits: NewTurn(&l.resubmits), Ahead: limit.NewSemaphore(readBytes, l.ahead), Helpers: limit.NewSemaphore(readBytes/2, l.helpers),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
+	e.reading = newBandwidth(cfg.ReadBytesPerSecond, deps.Clock, l.bandwidth, deps.Metrics.BandwidthSeconds.WithLabelValues("read"))
+	e.writing = newBandwidth(cfg.WriteBytesPerSecond, deps.Clock, l.bandwidth, deps.Metrics.BandwidthSeconds.WithLabelValues("write"))
 	e.sample.begin()
 	e.Grants = newGrantPool(e)
 	e.reports = newReporter(e)

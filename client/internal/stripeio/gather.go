@@ -140,6 +140,7 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 		index, buf := candidates[0], bufs[0]
 		candidates, bufs = candidates[1:], bufs[1:]
 		under++
+		g.c.reading.owe(int64(len(buf)))
 		work.Go(func() { results <- result{index, buf, g.c.getChunk(ctx, g.s, index, lo, buf)} })
 	}
 	for range need {

@@ -18,6 +18,7 @@ type limits struct {
 	grant                  limit.Resource // stripe numbers
 	capability             limit.Resource // the right to renew the capability of a grant
 	topology               limit.Resource // the right to request the topology
+	bandwidth              limit.Resource // its share of the bandwidth that the client may use
 	Fetched                limit.Resource // a block that is being read ahead
 	Commits                limit.Resource // the next commit of what was written to a file
 }
@@ -34,7 +35,8 @@ func newLimits(patience time.Duration, reports *limit.Reporter) limits {
 		Stripes: of("stripes in flight of a file", servers), File: of("turn to write to a file", servers),
 		resubmits: of("turn to resubmit a stripe", servers), extents: of("turn to read the extents of a file", servers),
 		grant: of("stripe numbers of a grant", servers), capability: of("turn to renew a capability", servers),
-		topology: of("turn to read the topology", servers), Fetched: of("block that is read ahead", servers),
+		topology: of("turn to read the topology", servers), bandwidth: of("bandwidth of the client", "raise its limit, or read and write fewer files at once"),
+		Fetched: of("block that is read ahead", servers),
 		// A batch is sent, and then committed, each within the patience.
 		Commits: limit.Resource{Name: "commits of a file", Patience: 2 * patience, Advice: servers, Reports: reports},
 	}

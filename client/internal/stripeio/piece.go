@@ -57,6 +57,9 @@ func (e *Engine) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 	if len(hosts) == 0 {
 		e.Topology.doubt()
 	}
+	if err := e.reading.take(ctx, int64(len(dst))); err != nil {
+		return err
+	}
 	var errs []error
 	for _, h := range hosts[:min(len(hosts), maxPieceServers)] {
 		err := e.getPiece(ctx, h.chunks, o, off, dst)

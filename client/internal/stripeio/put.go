@@ -55,8 +55,11 @@ type putResult struct {
 // the record to commit. When it returns nil every chunk is at the level. On error some may be,
 // and the end of the grant explains them. It may return errResubmit.
 func (e *Engine) putStripe(ctx context.Context, t *Ticket, st *Stripe, place placement, level moraine.Level, step moraine.InodeID) (*wire.Stripe, error) {
-	ctx, cancel := context.WithCancel(ctx)
 	n := st.scheme.Chunks()
+	if err := e.writing.take(ctx, int64(n)*st.chunkLen); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	p := &putter{c: e, ticket: t, st: st, level: level, step: step, place: place, chunks: make([]putChunk, n),
 		results: make(chan putResult, n), began: e.clock.Now()}
 	defer p.sending.Wait() // nothing reads the stripe's memory after we return
@@ -227,6 +230,7 @@ func (p *putter) move(ctx context.Context, index int, next placement) {
 	p.place.devices[index] = next.devices[index]
 	p.place.protects = next.protects
 	p.c.metrics.ChunksReplaced.Inc()
+	p.c.writing.owe(p.st.chunkLen)
 	p.send(ctx, index)
 }
 

@@ -158,6 +158,9 @@ func (r *stripeRead) run(ctx context.Context) error {
 		}
 	}
 	r.addHelpers(ctx)
+	if err := r.c.reading.take(ctx, r.bytes()); err != nil {
+		return err
+	}
 	r.wait = r.c.pace.queue.join()
 	if len(r.wants) == 1 && r.wants[0].state == asked {
 		if clk, ok := r.c.clock.(clock.Timed); ok {
@@ -270,6 +273,16 @@ func (r *stripeRead) addHelpers(ctx context.Context) {
 		r.wants = append(r.wants, &chunkWant{index: i, lo: gone.lo, dst: buf, helper: true})
 		need--
 	}
+}
+
+// bytes returns how many bytes of chunks the read is about to request.
+func (r *stripeRead) bytes() (n int64) {
+	for _, w := range r.wants {
+		if w.state == asked {
+			n += int64(len(w.dst))
+		}
+	}
+	return n
 }
 
 // count returns how many chunks the read waits for, and how many must be rebuilt.

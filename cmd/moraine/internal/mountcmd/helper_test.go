@@ -26,7 +26,7 @@ func TestHelperArgs(t *testing.T) {
 	}{
 		"plain":         {[]string{"mount.moraine", "moraine://h1,h2/data", "/mnt"}, []string{"mount", "moraine://h1,h2/data", "/mnt"}},
 		"of fstab":      {[]string{"/sbin/mount.moraine", "moraine:///", "/mnt", "-o", "rw,_netdev,noauto,nofail,x-systemd.automount,x-systemd.requires=a.service,comment=x"}, []string{"mount", "moraine:///", "/mnt"}},
-		"flags":         {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "ro,allow_other,memory=2GiB,cache_entries=5,certs=/etc/c=d,insecure"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--allow-other", "--memory=2GiB", "--cache-entries=5", "--certs=/etc/c=d", "--insecure"}},
+		"flags":         {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "ro,allow_other,memory=2GiB,cache_entries=5,bandwidth-limit=500MB/s,certs=/etc/c=d,insecure"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--allow-other", "--memory=2GiB", "--cache-entries=5", "--bandwidth-limit=500MB/s", "--certs=/etc/c=d", "--insecure"}},
 		"a bool":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "allow-other=false"}, []string{"mount", "moraine:///", "/mnt", "--allow-other=false"}},
 		"twice":         {[]string{"mount.moraine", "-o", "ro", "moraine:///", "/mnt", "-oack=memory"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--ack=memory"}},
 		"of mount(8)":   {[]string{"mount.fuse.moraine", "moraine:///", "/mnt", "-nv", "-r", "-t", "fuse.moraine"}, []string{"mount", "moraine:///", "/mnt", "--read-only"}},

@@ -29,6 +29,7 @@ type MountOptions struct {
 	cache       int
 	delegation  bool
 	node        nodeCache
+	bandwidth   bandwidth
 	patience    time.Duration
 	scheme      string
 	ack         string // empty: nvme
@@ -84,6 +85,7 @@ files belong to nobody, unless the certificate was issued with --no-squash. With
 mode, owner and group decide, as on a local disk.`,
 		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
   moraine mount moraine:///datasets /data --read-only --foreground
+  moraine mount moraine:///datasets /data --bandwidth-limit 500MB
   moraine mount --upgrade /mnt/moraine
   moraine umount /mnt/moraine`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -111,6 +113,7 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.delegation, "delegation", true, "make and remove entries and small files in this process, and send them a "+
 		"few milliseconds later, while no other client works in the directory")
 	o.node.addFlags(f)
+	o.bandwidth.addFlags(f)
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
 		"fails, if servers do not answer")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)

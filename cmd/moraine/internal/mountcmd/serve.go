@@ -72,6 +72,9 @@ func (o *MountOptions) clientConfig() (client.Config, error) {
 	}
 	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = int64(o.memory)/4*3, o.patience, cli.CacheEntries(o.cache)
 	cfg.Delegation = o.delegation
+	if err := o.bandwidth.apply(&cfg); err != nil {
+		return cfg, err
+	}
 	return cfg, o.node.apply(&cfg)
 }
 
