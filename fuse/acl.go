@@ -20,6 +20,11 @@ import (
 func (fs *fileSystem) setACL(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
+	// The kernel reuses the value after the return.
+	list, ok := fs.ids.ClusterList(bytes.Clone(value))
+	if !ok {
+		return otherOwner
+	}
 	clear := false
 	if name == moraine.AccessACL {
 		var err error
@@ -27,8 +32,7 @@ func (fs *fileSystem) setACL(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name
 			return nodeStatus(err)
 		}
 	}
-	// The kernel reuses the value after the return.
-	return nodeStatus(fs.client.Xattrs().SetACL(ctx, fs.inode(in.NodeId), name, bytes.Clone(value), clear))
+	return nodeStatus(fs.client.Xattrs().SetACL(ctx, fs.inode(in.NodeId), name, list, clear))
 }
 
 // losesSetgid reports whether a file loses its setgid bit if the caller sets its list: as with chmod,
@@ -39,11 +43,15 @@ func (fs *fileSystem) losesSetgid(ctx context.Context, in *gofuse.InHeader) (boo
 		return false, nil
 	}
 	attr, err := fs.client.Inodes().Stat(ctx, fs.inode(in.NodeId))
-	if err != nil || attr.GID() == in.Gid {
+	if err != nil {
 		return false, err
 	}
+	group := fs.shownOwner(attr).Gid
+	if group == in.Gid {
+		return false, nil
+	}
 	status, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(in.Pid), 10) + "/status")
-	return err != nil || !slices.Contains(groupsOf(status), attr.GID()), nil
+	return err != nil || !slices.Contains(groupsOf(status), group), nil
 }
 
 // groupsOf reads the supplementary groups in /proc/PID/status.

@@ -29,9 +29,9 @@ var typeBits = map[client.FileType]uint32{
 }
 
 // fillAttr fills in an inode's attributes for the kernel.
-func fillAttr(a client.Attr, out *gofuse.Attr) {
+func (c *calls) fillAttr(a client.Attr, out *gofuse.Attr) {
 	*out = gofuse.Attr{Ino: uint64(a.Inode()), Size: uint64(a.Size()), Blocks: blocks(a), Mode: fileType(a.Type()) | a.Mode()&permBits,
-		Nlink: a.Nlink(), Owner: gofuse.Owner{Uid: a.UID(), Gid: a.GID()}, Blksize: blockSize, Rdev: a.Rdev()}
+		Nlink: a.Nlink(), Owner: c.shownOwner(a), Blksize: blockSize, Rdev: a.Rdev()}
 	out.Atime, out.Atimensec = splitTime(a.AccessTime().UnixNano())
 	out.Mtime, out.Mtimensec = splitTime(a.ModTime().UnixNano())
 	out.Ctime, out.Ctimensec = splitTime(a.ChangeTime().UnixNano())
@@ -63,7 +63,7 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 // fillEntry fills in the inode of a name for the kernel, without a validity time.
 func (c *calls) fillEntry(a client.Attr, out *gofuse.EntryOut) {
 	*out = gofuse.EntryOut{NodeId: c.node(uint64(a.Inode())), Generation: 1}
-	fillAttr(a, &out.Attr)
+	c.fillAttr(a, &out.Attr)
 }
 
 // attr returns the current attributes of an inode for users of this mount,
@@ -98,7 +98,7 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 	if err != nil {
 		return nodeStatus(err)
 	}
-	fillAttr(attr, &out.Attr)
+	fs.fillAttr(attr, &out.Attr)
 	fs.lendAttr(attr, out)
 	return gofuse.OK
 }
@@ -108,11 +108,15 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := fs.setAttr(ctx, fs.inode(in.NodeId), in)
+	change, s := fs.chown(in)
+	if !s.Ok() {
+		return s
+	}
+	attr, err := fs.setAttr(ctx, fs.inode(in.NodeId), &change)
 	if err != nil {
 		return nodeStatus(err)
 	}
-	fillAttr(attr, &out.Attr)
+	fs.fillAttr(attr, &out.Attr)
 	return gofuse.OK
 }
 

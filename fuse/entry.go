@@ -50,8 +50,11 @@ func (fs *fileSystem) entry(attr client.Attr, err error, out *gofuse.EntryOut) g
 func (fs *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := fs.client.Inodes().Mkdir(ctx, fs.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true})
+	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
+	if s := fs.made(in.Owner, &opts); !s.Ok() {
+		return s
+	}
+	attr, err := fs.client.Inodes().Mkdir(ctx, fs.inode(in.NodeId), name, opts)
 	return fs.entry(attr, err, out)
 }
 
@@ -59,7 +62,11 @@ func (fs *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name str
 func (fs *fileSystem) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, target, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := fs.request(cancel, in)
 	defer done()
-	attr, err := fs.client.Inodes().Symlink(ctx, fs.inode(in.NodeId), name, target, client.NodeOptions{UID: in.Uid, GID: in.Gid})
+	var opts client.NodeOptions
+	if s := fs.made(in.Owner, &opts); !s.Ok() {
+		return s
+	}
+	attr, err := fs.client.Inodes().Symlink(ctx, fs.inode(in.NodeId), name, target, opts)
 	return fs.entry(attr, err, out)
 }
 
@@ -124,7 +131,10 @@ func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, 
 	to := client.Entry{Parent: fs.inode(in.Newdir), Name: newName}
 	opts := client.RenameOptions{NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0, Exchange: in.Flags&unix.RENAME_EXCHANGE != 0}
 	if in.Flags&unix.RENAME_WHITEOUT != 0 {
-		opts.Whiteout = &client.NodeOptions{UID: in.Uid, GID: in.Gid}
+		opts.Whiteout = &client.NodeOptions{}
+		if s := fs.made(in.Owner, opts.Whiteout); !s.Ok() {
+			return s
+		}
 	}
 	if opts.NoReplace || opts.Exchange {
 		return status(fs.client.Inodes().Rename(ctx, from, to, opts))

@@ -101,8 +101,11 @@ func (o *openFiles) release(s *openInode, release bool) {
 func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, client.NodeOptions{
-		Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true})
+	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
+	if s := o.made(in.Owner, &opts); !s.Ok() {
+		return s
+	}
+	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, opts)
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}

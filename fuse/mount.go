@@ -32,6 +32,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/fuse/idmap"
 	"github.com/morainefs/moraine/fuse/observe"
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/internal/metric"
@@ -56,6 +57,9 @@ type Config struct {
 	// programs like ls do for each file. Access control lists are attributes too: such a mount
 	// neither shows nor sets them, and decides by mode, owner and group alone.
 	NoXattrs bool
+	// IDs maps the users and groups of the cluster to those of the node. An ID of the node whose
+	// number belongs to another in the cluster makes nothing (EOVERFLOW).
+	IDs idmap.Map
 	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
 	// client's commits. fsync waits for nvme, and so does a write to a file opened
 	// with O_SYNC or O_DSYNC.
@@ -156,7 +160,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		deps.Metrics = NewMetrics(nil)
 	}
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
-	c := &calls{client: deps.Client, raw: rawclient.Of(deps.Client), log: deps.Log, root: cfg.Root, patience: cfg.CallPatience}
+	c := &calls{client: deps.Client, raw: rawclient.Of(deps.Client), log: deps.Log, root: cfg.Root, ids: cfg.IDs, patience: cfg.CallPatience}
 	if c.root == 0 {
 		c.root = deps.Client.Root()
 	}

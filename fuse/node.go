@@ -13,7 +13,10 @@ func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name str
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	parent := fs.inode(in.NodeId)
-	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid, Exclusive: true}
+	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
+	if s := fs.made(in.Owner, &opts); !s.Ok() {
+		return s
+	}
 	switch typ, rdev := specialType(in); typ {
 	case client.TypeUnknown:
 		return gofuse.EINVAL

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/rawclient"
+	"github.com/morainefs/moraine/fuse/idmap"
 )
 
 // undisturbed is how long a call continues after a signal reaches its caller. POSIX
@@ -24,6 +25,7 @@ type calls struct {
 	raw    rawclient.Client // of client
 	log    *slog.Logger
 	root   moraine.InodeID
+	ids    idmap.Map // Config.IDs
 	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
 	undisturbed atomic.Int64
 	// life is the context of everything that must outlive a call, and calling that of

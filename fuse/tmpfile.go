@@ -10,7 +10,11 @@ import (
 func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, UID: in.Uid, GID: in.Gid})
+	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask}
+	if s := o.made(in.Owner, &opts); !s.Ok() {
+		return s
+	}
+	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), opts)
 	if err != nil {
 		return nodeStatus(err)
 	}

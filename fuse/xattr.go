@@ -50,6 +50,9 @@ func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name
 	case err != nil:
 		return 0, nodeStatus(err)
 	}
+	if moraine.IsACL(name) {
+		value = fs.ids.LocalList(value)
+	}
 	return fit(value, dest)
 }
 

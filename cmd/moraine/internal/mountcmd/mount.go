@@ -30,6 +30,7 @@ type MountOptions struct {
 	delegation  bool
 	node        nodeCache
 	bandwidth   bandwidth
+	owners      owners
 	patience    time.Duration
 	scheme      string
 	ack         string // empty: nvme
@@ -114,6 +115,7 @@ mode, owner and group decide, as on a local disk.`,
 		"few milliseconds later, while no other client works in the directory")
 	o.node.addFlags(f)
 	o.bandwidth.addFlags(f)
+	o.owners.addFlags(f)
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
 		"fails, if servers do not answer")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)

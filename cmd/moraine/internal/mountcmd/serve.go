@@ -43,6 +43,10 @@ func serveDevice(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Loca
 	if err != nil {
 		return err
 	}
+	mountCfg, err := o.fuseConfig(loc, dir)
+	if err != nil {
+		return err
+	}
 	if device != nil {
 		cfg.Resume = device.Resume()
 	}
@@ -59,7 +63,6 @@ func serveDevice(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Loca
 	if !root.IsDir() {
 		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
 	}
-	mountCfg := o.fuseConfig(loc, dir)
 	mountCfg.Root = root.Inode()
 	return c.serve(ctx, o, mountCfg, device, log, ready)
 }
@@ -79,10 +82,11 @@ func (o *MountOptions) clientConfig() (client.Config, error) {
 }
 
 // fuseConfig returns the settings of the mount, but for its root.
-func (o *MountOptions) fuseConfig(loc cli.Location, dir string) fuse.Config {
+func (o *MountOptions) fuseConfig(loc cli.Location, dir string) (fuse.Config, error) {
 	total := int64(o.memory)
-	return fuse.Config{Dir: dir, Name: loc.String(), AllowOther: o.allowOther, ReadOnly: o.readOnly, NoXattrs: o.noXattrs, Level: o.level,
+	cfg := fuse.Config{Dir: dir, Name: loc.String(), AllowOther: o.allowOther, ReadOnly: o.readOnly, NoXattrs: o.noXattrs, Level: o.level,
 		RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience}
+	return cfg, o.owners.apply(&cfg)
 }
 
 // serve serves a directory of the cluster until the mount ends.

@@ -62,7 +62,11 @@ func (d *daemonProcess) serve(ctx context.Context, env *cli.Env, o MountOptions,
 	if err != nil {
 		return err
 	}
-	if err := device.Check(o.fuseConfig(loc, dir), d.log); err != nil {
+	cfg, err := o.fuseConfig(loc, dir)
+	if err != nil {
+		return err
+	}
+	if err := device.Check(cfg, d.log); err != nil {
 		return err
 	}
 	if err := d.link.send(message{Verb: prepared}); err != nil {

@@ -55,6 +55,10 @@ func supervise(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locati
 	if err != nil {
 		return err
 	}
+	cfg, err := o.fuseConfig(loc, dir)
+	if err != nil {
+		return err
+	}
 	s := &supervisor{dir: dir, args: env.Args, log: log, upgrades: make(chan *upgrade), hangups: make(chan os.Signal, 1)}
 	if o.accessLog != "" { // otherwise a hangup ends the process, as ever
 		signal.Notify(s.hangups, syscall.SIGHUP)
@@ -70,7 +74,7 @@ func supervise(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Locati
 		return err
 	}
 	defer func() { s.record.end(err) }() // the last of all
-	if s.mount, err = fuse.Attach(o.fuseConfig(loc, dir), log); err != nil {
+	if s.mount, err = fuse.Attach(cfg, log); err != nil {
 		return err
 	}
 	c, err := s.start(ctx, s.binary)
