@@ -85,3 +85,15 @@ var (
 
 // ParseMount reads a line of /proc/self/mountinfo.
 var ParseMount = parseMount
+
+// Prefetched returns how many bytes the mount has read ahead of files that it reads whole.
+func (m *Mount) Prefetched() int {
+	var out dto.Metric
+	if err := m.fs.prefetches.bytes.Write(&out); err != nil {
+		panic(err)
+	}
+	return int(out.GetCounter().GetValue())
+}
+
+// Prefetching returns how many files the mount reads whole now.
+func (m *Mount) Prefetching() int { return len(m.fs.prefetches.slots) }

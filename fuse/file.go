@@ -16,9 +16,10 @@ import (
 // openFiles answers the requests about open files.
 type openFiles struct {
 	*calls
-	files table
-	pages *pages
-	level moraine.Level // Config.Level
+	files      table
+	pages      *pages
+	prefetches *prefetches
+	level      moraine.Level // Config.Level
 	// reads limits the bytes of reads being answered.
 	reads *limit.Semaphore
 	// background are the running releases.
@@ -72,6 +73,7 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 	out.OpenFlags = o.pagesFor(f, flags)
 	out.Fh = o.add(f)
 	f.record(o.files.state, unique, synced)
+	o.prefetches.opened(f)
 	return nil
 }
 
@@ -137,6 +139,7 @@ func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	}
 	o.files.endWriting(f)
 	if f.paged != nil {
+		o.prefetches.closed(f)
 		o.pages.leave(f.paged)
 	}
 	o.unlockHandle(f)

@@ -60,6 +60,8 @@ type Config struct {
 	// IDs maps the users and groups of the cluster to those of the node. An ID of the node whose
 	// number belongs to another in the cluster makes nothing (EOVERFLOW).
 	IDs idmap.Map
+	// Prefetch names the files that the mount reads whole when programs open them.
+	Prefetch Prefetch
 	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
 	// client's commits. fsync waits for nvme, and so does a write to a file opened
 	// with O_SYNC or O_DSYNC.
@@ -98,7 +100,9 @@ type Metrics struct {
 	// mount did not become free in time.
 	WaitsExceeded *prometheus.CounterVec
 	// Reads counts the kernel's requests to read.
-	Reads      prometheus.Counter
+	Reads prometheus.Counter
+	// Prefetched counts the bytes that the mount has read ahead of files that it prefetches.
+	Prefetched prometheus.Counter
 	restarts   prometheus.Counter
 	operations *observe.Metrics
 }
@@ -107,6 +111,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
 		Reads:      metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
+		Prefetched: metric.For(reg, "fuse").Counter("prefetched_bytes_total", "Bytes of files that the mount read whole because a program opened them (--prefetch)."),
 		restarts:   metric.For(reg, "fuse").Counter("restarts_total", "Daemons of the mount before this one, which crashed or were upgraded."),
 		operations: observe.NewMetrics(reg)}
 }
@@ -138,7 +143,7 @@ func (c *Config) validate() error {
 	case c.RequestBytes < 2*maxRequest || c.ReadBytes < maxRequest:
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("too little memory for requests of %d bytes", maxRequest)}
 	}
-	return nil
+	return c.Prefetch.validate()
 }
 
 // Mount is one mounted file system, from New to the end of Run.
@@ -168,6 +173,7 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
 	files.pages = newPages(c.raw, files.files.isWritten, c.node, deps.Metrics.Reads)
+	files.prefetches = newPrefetches(cfg.Prefetch, files, deps.Metrics.Prefetched)
 	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
 	dirs := &directories{calls: c, opened: files}
@@ -257,6 +263,7 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	}
 	m.fs.server.Store(server)
 	m.fs.pages.begin(server)
+	m.fs.prefetches.store = server.InodeNotifyStoreCache
 	closeOnExec(m.fs.log)
 	return server, nil
 }

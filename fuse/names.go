@@ -13,6 +13,7 @@ import (
 // Attributes of a file that is open here are not lent: each of its stats refreshes the open file,
 // and only the open file knows the bytes that are not committed yet.
 func (o *openFiles) lendEntry(dir moraine.InodeID, name string, a client.Attr, out *gofuse.EntryOut) {
+	o.prefetches.saw(name, a)
 	entry, attr := o.loans.Entry(dir, name, a)
 	out.SetEntryTimeout(entry)
 	if o.files.of(a.Inode()) == nil {

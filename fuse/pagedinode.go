@@ -23,11 +23,12 @@ type pagedInode struct {
 	// generation is that of the pages, 0 while they are not watched.
 	generation moraine.Generation
 	// clean says that the kernel has no pages of another generation.
-	clean    bool
-	epoch    uint64 // rises when a drop begins, when it ends, and when a watch begins
-	dropping bool
-	filling  map[*fill]struct{} // reads that run now
-	filled   []span             // what reads filled since the last step of the running drop
+	clean      bool
+	prefetched uint64 // the epoch in which a prefetch was complete; 0: none
+	epoch      uint64 // rises when a drop begins, when it ends, and when a watch begins
+	dropping   bool
+	filling    map[*fill]struct{} // reads that run now
+	filled     []span             // what reads filled since the last step of the running drop
 }
 
 // fill is one read that may fill pages.

@@ -9,8 +9,8 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/internal/rawclient"
 	"github.com/morainefs/moraine/fuse/idmap"
+	"github.com/morainefs/moraine/internal/rawclient"
 )
 
 // undisturbed is how long a call continues after a signal reaches its caller. POSIX

@@ -21,11 +21,12 @@ type file struct {
 	// writes is set if it was opened for writing.
 	writes bool
 	// paged is not nil if reads, or mappings, fill pages of the kernel that leases cover.
-	paged   *pagedInode
-	direct  bool   // reads go past the pages: only mappings fill them
-	pagedIn uint64 // the epoch of paged at the open
-	number  uint64 // its handle
-	place   handover.Place
+	paged      *pagedInode
+	direct     bool   // reads go past the pages: only mappings fill them
+	pagedIn    uint64 // the epoch of paged at the open
+	prefetched bool   // it counts as a user of a prefetch
+	number     uint64 // its handle
+	place      handover.Place
 	// fault says that the mount's daemon died before written bytes were committed.
 	fault atomic.Bool
 	// unlocking are the closes whose locks are not given back yet.

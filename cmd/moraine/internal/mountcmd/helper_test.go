@@ -29,6 +29,7 @@ func TestHelperArgs(t *testing.T) {
 		"flags":         {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "ro,allow_other,memory=2GiB,cache_entries=5,bandwidth-limit=500MB/s,certs=/etc/c=d,insecure"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--allow-other", "--memory=2GiB", "--cache-entries=5", "--bandwidth-limit=500MB/s", "--certs=/etc/c=d", "--insecure"}},
 		"a bool":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "allow-other=false"}, []string{"mount", "moraine:///", "/mnt", "--allow-other=false"}},
 		"owners":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "map_uid=1000:2000,map-uid=5000:6000:10,gid=0"}, []string{"mount", "moraine:///", "/mnt", "--map-uid=1000:2000", "--map-uid=5000:6000:10", "--gid=0"}},
+		"prefetch":      {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "prefetch=*.safetensors,prefetch=*.bin"}, []string{"mount", "moraine:///", "/mnt", "--prefetch=*.safetensors", "--prefetch=*.bin"}},
 		"twice":         {[]string{"mount.moraine", "-o", "ro", "moraine:///", "/mnt", "-oack=memory"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--ack=memory"}},
 		"of mount(8)":   {[]string{"mount.fuse.moraine", "moraine:///", "/mnt", "-nv", "-r", "-t", "fuse.moraine"}, []string{"mount", "moraine:///", "/mnt", "--read-only"}},
 		"of mount.fuse": {[]string{"moraine", "moraine:///", "/mnt", "-o", "rw,dev,suid"}, []string{"mount", "moraine:///", "/mnt"}},

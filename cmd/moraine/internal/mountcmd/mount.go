@@ -31,6 +31,7 @@ type MountOptions struct {
 	node        nodeCache
 	bandwidth   bandwidth
 	owners      owners
+	prefetch    []string
 	patience    time.Duration
 	scheme      string
 	ack         string // empty: nvme
@@ -87,6 +88,7 @@ mode, owner and group decide, as on a local disk.`,
 		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
   moraine mount moraine:///datasets /data --read-only --foreground
   moraine mount moraine:///datasets /data --bandwidth-limit 500MB
+  moraine mount moraine:///models /models --read-only --prefetch '*.safetensors,*.bin'
   moraine mount --upgrade /mnt/moraine
   moraine umount /mnt/moraine`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -116,6 +118,8 @@ mode, owner and group decide, as on a local disk.`,
 	o.node.addFlags(f)
 	o.bandwidth.addFlags(f)
 	o.owners.addFlags(f)
+	f.StringSliceVar(&o.prefetch, "prefetch", nil, "read files with these names whole, in the background, when a program opens them for reading: files that loaders map "+
+		"and read completely, such as '*.safetensors,*.distcp,*.bin'. The bytes become pages of the kernel, or go to --cache-dir (default: none)")
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
 		"fails, if servers do not answer")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
