@@ -39,7 +39,9 @@ func (s *Server) shake(ctx context.Context, nc net.Conn) (*serverConn, error) {
 	case isTLS:
 		c, err = s.shakeTLS(ctx, nc, raw)
 	default:
-		c, err = s.hello(ctx, plainStream{nc}, raw, nil)
+		st := newPlainStream(nc)
+		raw.src = st
+		c, err = s.hello(ctx, st, raw, nil)
 	}
 	if err != nil {
 		return nil, lost(nc.RemoteAddr().String(), err)

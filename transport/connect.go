@@ -221,7 +221,7 @@ func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string
 		st.fit(class)
 		g.stream = st
 	} else {
-		g.stream = plainStream{nc}
+		g.stream = newPlainStream(nc)
 	}
 	g.r = newReader(g.stream, readBuffer(class), p.now)
 	if err := pr.hello(g, class, key); err != nil {

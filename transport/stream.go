@@ -18,14 +18,6 @@ type stream interface {
 	writeVec(bufs *net.Buffers) error
 }
 
-// plainStream is an unencrypted connection: buffers leave in one writev.
-type plainStream struct{ net.Conn }
-
-func (s plainStream) writeVec(bufs *net.Buffers) error {
-	_, err := bufs.WriteTo(s.Conn)
-	return err
-}
-
 // tlsStream is an encrypted connection. Encryption already copies the contents of a
 // record. So records are gathered below it (sink) and leave in large writes.
 type tlsStream struct {
