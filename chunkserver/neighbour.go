@@ -126,6 +126,21 @@ func (n *Neighbour) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.Get
 	return n.ChunkService.GetChunk(ctx, req)
 }
 
+// cachedChunks is a chunk service that serves from memory, as Server does.
+type cachedChunks interface {
+	GetCached(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), bool)
+}
+
+// GetCached is that of the service. Where requests may have to wait for a limit, ok is false.
+func (n *Neighbour) GetCached(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), bool) {
+	cached, ok := n.ChunkService.(cachedChunks)
+	if !ok || n.bytes != nil || n.cpu != nil || isBackground(ctx) {
+		return nil, nil, nil, false
+	}
+	n.share.noteClient(n.deps.Clock.Now())
+	return cached.GetCached(ctx, req)
+}
+
 // GetPiece implements transport.ChunkService.
 func (n *Neighbour) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
 	if err := n.admit(ctx, int(min(req.Length, moraine.MaxChunkSize)), priorityRepair); err != nil {

@@ -450,3 +450,26 @@ func TestCancelledRepairsDelayNoOthers(t *testing.T) {
 		require.Greater(t, sent, int64(20*2<<20))
 	})
 }
+
+// GetCached serves anything from memory.
+func (s *timedService) GetCached(context.Context, *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), bool) {
+	return &wire.GetChunkReply{}, nil, func() {}, true
+}
+
+// Under a limit, and for the mover of another host, even what is in memory takes the way on which
+// requests wait.
+func TestLimitsHoldForChunksInMemory(t *testing.T) {
+	for _, c := range []struct {
+		limits chunkserver.Limits
+		ctx    context.Context
+		want   bool
+	}{
+		{chunkserver.Limits{}, t.Context(), true},
+		{chunkserver.Limits{}, repairing(t.Context()), false},
+		{chunkserver.Limits{BytesPerSecond: 1 << 30}, t.Context(), false},
+		{chunkserver.Limits{CPUs: 8}, t.Context(), false},
+	} {
+		_, _, _, ok := neighbour(t, &timedService{}, c.limits).GetCached(c.ctx, &wire.GetChunk{Length: 4096})
+		require.Equal(t, c.want, ok, "%+v", c.limits)
+	}
+}

@@ -796,6 +796,18 @@ func TestWhatWasPutIsReadFromMemory(t *testing.T) {
 	require.Equal(t, last.data[4096:14_096], data[0])
 	require.Equal(t, crc.Sum(data[0]), reply.PayloadCrc)
 	release()
+	reply, data, release, ok := h.GetCached(t.Context(), last.get(4096, 10_000))
+	require.True(t, ok)
+	require.Equal(t, last.data[4096:14_096], data[0])
+	require.Equal(t, crc.Sum(data[0]), reply.PayloadCrc)
+	require.Equal(t, last.req.Crc, reply.Crc)
+	release()
+	verify, other := last.get(4096, 10_000), last.get(4096, 10_000)
+	verify.Verify, other.Tenant = true, 8
+	for _, req := range []*wire.GetChunk{verify, other, first.get(0, 10), last.get(0, 16<<20+1)} {
+		_, _, _, ok := h.GetCached(t.Context(), req)
+		require.False(t, ok, "GetChunk decides: %v", req)
+	}
 	_, _, _, err = h.GetChunk(t.Context(), first.get(0, 16<<20))
 	require.ErrorIs(t, err, moraine.IOError)
 }

@@ -23,6 +23,20 @@ type ChunkService interface {
 	StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error)
 }
 
+// cachedChunks is an optional interface of a ChunkService, which answers from memory. The reader
+// of a connection then serves such a request itself, instead of waking another goroutine.
+type cachedChunks interface {
+	// GetCached is GetChunk where it succeeds without waiting for anything: for a disk, another
+	// request, or a limit. Otherwise ok is false, and nothing has happened.
+	GetCached(ctx context.Context, req *wire.GetChunk) (reply *wire.GetChunkReply, payload [][]byte, release func(), ok bool)
+}
+
+// atOnceHandler is an optional interface of a Handler.
+type atOnceHandler interface {
+	// serveAtOnce is Serve where it succeeds without waiting; nil: nothing has happened.
+	serveAtOnce(ctx context.Context, req *Request) *Response
+}
+
 // HandlerForMetadata serves m. It refuses a request without the fields that its
 // kind requires; a request for a chunkserver is Unimplemented.
 func HandlerForMetadata(m Metadata) Handler { return metadataHandler{m} }
@@ -47,9 +61,32 @@ func (h metadataHandler) Serve(ctx context.Context, req *Request) (*Response, er
 
 // HandlerForChunks serves s. Chunks use only bulk connections, so that every access
 // needs a token.
-func HandlerForChunks(s ChunkService) Handler { return chunkHandler{s} }
+func HandlerForChunks(s ChunkService) Handler {
+	cached, _ := s.(cachedChunks)
+	return chunkHandler{s, cached}
+}
 
-type chunkHandler struct{ s ChunkService }
+type chunkHandler struct {
+	s      ChunkService
+	cached cachedChunks // nil: it serves nothing at once
+}
+
+// maxAtOnce is the most bytes of an answer that the reader of a connection writes. It is
+// batchPayload, so that the answer leaves in one system call.
+const maxAtOnce = batchPayload
+
+// serveAtOnce implements atOnceHandler.
+func (h chunkHandler) serveAtOnce(ctx context.Context, req *Request) *Response {
+	r, ok := req.Message.(*wire.GetChunk)
+	if !ok || h.cached == nil || req.Class != Bulk || r.Length > maxAtOnce {
+		return nil
+	}
+	reply, payload, release, ok := h.cached.GetCached(ctx, r)
+	if !ok {
+		return nil
+	}
+	return &Response{Message: reply, Payload: payload, Release: release}
+}
 
 // Serve implements Handler.
 func (h chunkHandler) Serve(ctx context.Context, req *Request) (*Response, error) {

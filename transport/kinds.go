@@ -14,6 +14,8 @@ type kindInfo struct {
 	message func() proto.Message
 	// control: a chunkserver serves it on connections of class Control too.
 	control bool
+	// cached: cachedChunks may answer it.
+	cached bool
 }
 
 // kinds is the table of the kinds. A new kind needs its number (api.go), a line here and, for a
@@ -24,7 +26,7 @@ var kinds = [...]kindInfo{
 	KindRefreshToken: {name: "refresh_token", message: func() proto.Message { return new(wire.RefreshToken) }},
 	KindMeta:         {name: "meta", message: func() proto.Message { return new(wire.MetaRequest) }},
 	KindPutChunk:     {name: "put_chunk", message: func() proto.Message { return new(wire.PutChunk) }},
-	KindGetChunk:     {name: "get_chunk", message: func() proto.Message { return new(wire.GetChunk) }},
+	KindGetChunk:     {name: "get_chunk", message: func() proto.Message { return new(wire.GetChunk) }, cached: true},
 	KindSyncDevices:  {name: "sync_devices", message: func() proto.Message { return new(wire.SyncDevices) }},
 	KindStatDevices:  {name: "stat_devices", message: func() proto.Message { return new(wire.StatDevices) }, control: true},
 	KindGetPiece:     {name: "get_piece", message: func() proto.Message { return new(wire.GetPiece) }},

@@ -22,6 +22,7 @@ type request struct {
 	conn    *serverConn
 	header  header
 	message *buffer
+	decoded proto.Message // nil: not yet
 	payload *connPayload
 	peer    *Peer
 	// began is the arrival of the request and until its deadline, in nanoseconds of
@@ -104,13 +105,18 @@ func (q *request) end(err error) {
 func (q *request) serve() {
 	c := q.conn
 	q.peer = c.peer.Load()
-	gauge := c.server.metrics.sides[sideServer].inFlight[c.class]
-	gauge.Inc()
+	c.server.metrics.sides[sideServer].inFlight[c.class].Inc()
 	var resp *Response
 	err := c.begin(q)
 	if err == nil {
 		resp, err = q.handle()
 	}
+	q.finish(resp, err)
+}
+
+// finish sends the answer of q, which has begun.
+func (q *request) finish(resp *Response, err error) {
+	c := q.conn
 	q.message.release()
 	if err == nil && len(resp.Payload) > 0 && q.Err() != nil {
 		// The caller has gone: it would only read the payload to drop it.
@@ -122,7 +128,7 @@ func (q *request) serve() {
 	q.end(context.Canceled)
 	c.reply(&q.header, resp, err)
 	c.end(q)
-	gauge.Dec()
+	c.server.metrics.sides[sideServer].inFlight[c.class].Dec()
 	c.server.metrics.done(sideServer, q.header.kind, time.Duration(c.server.now()-q.began), err)
 	<-c.slots
 }
@@ -133,24 +139,19 @@ func (q *request) handle() (resp *Response, err error) {
 	if err := c.permitted(q); err != nil {
 		return nil, err
 	}
-	m := newMessage(q.header.kind)
-	if m == nil {
-		return nil, &moraine.Error{Op: "transport", Kind: moraine.Unimplemented, Err: fmt.Errorf("unknown request kind %d", q.header.kind)}
-	}
-	if err := proto.Unmarshal(q.message.b, m); err != nil {
-		return nil, &moraine.Error{Op: q.header.kind.String(), Kind: moraine.InvalidArgument, Err: err}
+	m, err := q.decode()
+	if err != nil {
+		return nil, err
 	}
 	if t, ok := m.(*wire.RefreshToken); ok {
 		return c.refreshToken(t)
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			c.server.metrics.panics.Inc()
-			c.server.log.Error("handler panicked", "kind", q.header.kind.String(), "trace", q.header.trace.String(), "panic", v, "stack", string(debug.Stack()))
-			resp, err = nil, &moraine.Error{Op: q.header.kind.String(), Ref: c.server.cfg.Node, Kind: moraine.Internal, Err: fmt.Errorf("server failed: %v", v)}
+			resp, err = nil, q.panicked(v)
 		}
 	}()
-	req := &Request{Kind: q.header.kind, Class: c.class, Peer: q.peer, Message: m, Trace: q.header.trace}
+	req := q.toHandler(m)
 	if q.payload != nil {
 		req.Payload = q.payload
 	}
@@ -159,6 +160,77 @@ func (q *request) handle() (resp *Response, err error) {
 		err = &moraine.Error{Op: q.header.kind.String(), Kind: moraine.Internal, Err: fmt.Errorf("handler gave no answer")}
 	}
 	return resp, err
+}
+
+// toHandler is q with message m, as handlers see it.
+func (q *request) toHandler(m proto.Message) *Request {
+	return &Request{Kind: q.header.kind, Class: q.conn.class, Peer: q.peer, Message: m, Trace: q.header.trace}
+}
+
+// panicked reports a panic of the handler, and returns its answer.
+func (q *request) panicked(v any) error {
+	s := q.conn.server
+	s.metrics.panics.Inc()
+	s.log.Error("handler panicked", "kind", q.header.kind.String(), "trace", q.header.trace.String(), "panic", v, "stack", string(debug.Stack()))
+	return &moraine.Error{Op: q.header.kind.String(), Ref: s.cfg.Node, Kind: moraine.Internal, Err: fmt.Errorf("server failed: %v", v)}
+}
+
+// serveAtOnce answers q, which has no payload, if that needs no waiting. It returns false if
+// it has not answered: then serve must.
+func (q *request) serveAtOnce() bool {
+	c := q.conn
+	h := c.server.atOnce
+	if h == nil || !q.header.kind.info().cached {
+		return false
+	}
+	q.peer = c.peer.Load()
+	if c.permitted(q) != nil {
+		return false
+	}
+	m, err := q.decode()
+	if err != nil {
+		return false
+	}
+	resp, err := q.tryAtOnce(h, m)
+	if resp == nil && err == nil {
+		return false
+	}
+	c.server.metrics.sides[sideServer].inFlight[c.class].Inc()
+	if err == nil {
+		if err = c.begin(q); err != nil {
+			resp.Release()
+		}
+	} else {
+		c.begin(q) //nolint:errcheck // it is answered with the handler's error
+	}
+	q.finish(resp, err)
+	return true
+}
+
+// tryAtOnce calls the handler; nil and no error: it has done nothing.
+func (q *request) tryAtOnce(h atOnceHandler, m proto.Message) (resp *Response, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			resp, err = nil, q.panicked(v)
+		}
+	}()
+	return h.serveAtOnce(q, q.toHandler(m)), nil
+}
+
+// decode returns the message of q. It decodes it once.
+func (q *request) decode() (proto.Message, error) {
+	if q.decoded != nil {
+		return q.decoded, nil
+	}
+	m := newMessage(q.header.kind)
+	if m == nil {
+		return nil, &moraine.Error{Op: "transport", Kind: moraine.Unimplemented, Err: fmt.Errorf("unknown request kind %d", q.header.kind)}
+	}
+	if err := proto.Unmarshal(q.message.b, m); err != nil {
+		return nil, &moraine.Error{Op: q.header.kind.String(), Kind: moraine.InvalidArgument, Err: err}
+	}
+	q.decoded = m
+	return m, nil
 }
 
 // permitted refuses what the connection is no longer allowed to do.

@@ -14,7 +14,8 @@ import (
 // serverConn is the accepting end of one connection.
 //
 // One goroutine at a time is its reader. A request without a payload gets a
-// goroutine of its own. The reader itself serves a request with one, and reads the
+// goroutine of its own, unless its handler can answer from memory: then the reader
+// answers it. The reader itself serves a request with one, and reads the
 // payload without a switch of goroutines. After that a fresh goroutine becomes the
 // reader, and the old one continues with the request.
 type serverConn struct {
@@ -113,7 +114,9 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	}
 	q := newRequest(c, h, message)
 	if h.payloadLen == 0 {
-		c.server.workers.start(task{c, q})
+		if !q.serveAtOnce() {
+			c.server.workers.start(task{c, q})
+		}
 		return true, nil
 	}
 	q.payload = &connPayload{conn: c, n: int(h.payloadLen)}

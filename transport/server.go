@@ -143,6 +143,7 @@ type Server struct {
 	start    time.Time
 	routine  goroutines
 	workers  *workers
+	atOnce   atOnceHandler // of deps.Handler; nil: it is none
 	refusals *rate.Limiter // limits log lines; the metric counts all
 	raft     *raftListener
 	keys     *keyTable
@@ -176,6 +177,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if s.metrics == nil {
 		s.metrics = NewMetrics(nil)
 	}
+	s.atOnce, _ = deps.Handler.(atOnceHandler)
 	s.start = s.clock.Now()
 	reports := limit.NewReporter(s.log, s.metrics.waitsExceeded)
 	s.connectionSlots = limit.Resource{Name: "connections of a server", Patience: cfg.HandshakeTimeout, Reports: reports}

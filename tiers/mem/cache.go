@@ -76,11 +76,21 @@ func newCache(arena *Arena) *cache {
 // pin returns a chunk that is in memory, which the caller must unpin; nil: it is
 // not in memory. off and n are the range that the caller will read.
 func (c *cache) pin(key chunkKey, off, n int64) *held {
+	h := c.pinIf(key, off, n)
+	if h == nil {
+		c.mu.Lock()
+		c.misses++
+		c.mu.Unlock()
+	}
+	return h
+}
+
+// pinIf is pin by a caller that may call pin next: it counts no miss.
+func (c *cache) pinIf(key chunkKey, off, n int64) *held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.chunks[key]
 	if h == nil {
-		c.misses++
 		return nil
 	}
 	c.hits++

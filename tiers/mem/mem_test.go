@@ -175,6 +175,12 @@ func TestWhatWasTakenIsReadFromMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, crc.Sum(a.Data[4097:14_097]), v.CRC)
 	v.Release()
+	v = s.LendCached(a.Header.ID, 4097, 10_000)
+	require.NotNil(t, v)
+	require.Equal(t, crc.Sum(a.Data[4097:14_097]), v.CRC)
+	v.Release()
+	require.Nil(t, s.LendCached(a.Header.ID, 300_000, 2), "the chunk ends before")
+	require.Nil(t, s.LendCached(b.Header.ID, 0, 10), "it is on the device only")
 	require.Zero(t, reads)
 	for range 3 {
 		b.Check(t, s) // the first read reads the whole chunk and caches it
@@ -226,6 +232,7 @@ func TestMemoryThatRotsIsNotServed(t *testing.T) {
 	require.NoError(t, err)
 	v.Data[3] ^= 1
 	v.Release()
+	require.Nil(t, s.LendCached(c.Header.ID, 50_000, 10))
 	c.Check(t, s)
 	require.Equal(t, crc.Sum(c.Data[49_000:60_000]), func() uint32 {
 		got := make([]byte, 11_000)
