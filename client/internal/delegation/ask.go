@@ -14,6 +14,8 @@ const (
 	// firstPause is for how long it asks not again after a recall, or a refusal; the pause doubles up to
 	// lastPause with each further recall.
 	firstPause, lastPause = 10 * time.Second, 5 * time.Minute
+	// maxNewAsks is how many requests for new directories run at the same time.
+	maxNewAsks = 8
 	// maxAsks bounds the directories of which the desk remembers creates and recalls.
 	maxAsks = 4096
 	// maxListed is how many entries a directory has at most when the desk asks for it, and maxNames how
@@ -32,6 +34,8 @@ type ask struct {
 	recalled bool
 	from     time.Time // the desk does not ask before
 	pause    time.Duration
+	madeIn   uint64 // parent of a directory for which the desk asked when it was new
+	hidden   bool   // it is hidden until the answer
 }
 
 func (d *table) askOf(id uint64) *ask {
@@ -71,11 +75,52 @@ func (d *table) made(parent uint64) {
 	d.running.Go(func() { d.request(parent, st) })
 }
 
+// madeDir asks for a directory that the service has just made for this client, before the client makes
+// anything in it. So a tree is delegated from its top. No kernel has names of the directory yet, and gets
+// none, so nobody waits until kernels have none. The caller holds the mutex.
+func (d *table) madeDir(id, parent uint64) {
+	st := d.Service.Standing()
+	if id == 0 || st == (Standing{}) || d.dirs[id] != nil || d.dirs[parent] != nil || len(d.dirs) >= manyDirs || d.newAsks >= maxNewAsks {
+		return
+	}
+	if d.Clock.Now().Before(d.askOf(parent).from) { // what stands against the parent often stands against this one
+		return
+	}
+	a := d.askOf(id)
+	if a.asking {
+		return
+	}
+	a.asking, a.hidden, a.madeIn = true, true, parent
+	d.newAsks++
+	d.Service.Hide(id)
+	d.running.Go(func() { d.request(id, st) })
+}
+
+// endNew ends the request for a directory that was new. The caller holds the mutex.
+func (d *table) endNew(id uint64, a *ask, r *wire.DelegateReply) {
+	d.newAsks--
+	a.hidden = false
+	if r.GetDelegated() {
+		return
+	}
+	d.Service.Show(id)
+	if parent, from := d.askOf(a.madeIn), d.Clock.Now().Add(firstPause); r != nil && parent.from.Before(from) {
+		parent.from = from
+	}
+}
+
 // recalled notes the recall of a directory. The caller holds the mutex.
 func (d *table) recalled(id uint64) {
 	a := d.askOf(id)
 	a.recalled = a.asking
-	now := d.Clock.Now()
+	a.pauseFor(d.Clock.Now())
+	if a.madeIn != 0 { // others work in what this client makes there
+		d.askOf(a.madeIn).pauseFor(d.Clock.Now())
+	}
+}
+
+// pauseFor begins the next pause.
+func (a *ask) pauseFor(now time.Time) {
 	if now.Sub(a.from) > lastPause {
 		a.pause = 0
 	}
@@ -102,6 +147,9 @@ func (d *table) request(id uint64, st Standing) {
 	a := d.askOf(id)
 	recalled := a.recalled
 	a.asking, a.recalled = false, false
+	if a.hidden {
+		d.endNew(id, a, r)
+	}
 	if want > 0 && d.session == st.Session {
 		d.numbers.asking = false
 		d.numbers.got(r)

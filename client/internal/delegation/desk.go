@@ -80,6 +80,7 @@ type table struct {
 	numbers numbers
 	times   times
 	asks    map[uint64]*ask
+	newAsks int              // requests for new directories that run
 	apart   bool             // content is not sent with the create of its file: the metadata kept none of one
 	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
 	used    uint64           // counts uses of directories

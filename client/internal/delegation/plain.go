@@ -145,6 +145,9 @@ func (d *Desk) ended(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, er
 	d.follow(req, r, resp, err)
 	if c := req.GetCreate(); c != nil && err == nil {
 		d.made(c.Parent)
+		if c.Exclusive && c.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+			d.madeDir(a.GetInode(), c.Parent)
+		}
 	}
 	d.wake()
 }
