@@ -116,3 +116,78 @@ func TestANewDirectoryIsRemovedAtOnce(t *testing.T) {
 		require.Zero(t, a.Stats().DelegatedLost)
 	})
 }
+
+// The attributes of a new file whose content went to stripes are known without a request for a
+// second: what a program sets on it is sent with later changes.
+func TestAttributesOfANewLargeFileAreKnown(t *testing.T) {
+	inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+		counts := c.counting(func(req *wire.MetaRequest) bool { return req.GetSetAttr() != nil || req.GetGetAttr() != nil },
+			func(req *wire.MetaRequest) bool { return req.GetCommit() != nil })
+		asked, commits := &counts[0], &counts[1]
+		f, err := a.Inodes().Create(c.ctx, dir, "large", client.NodeOptions{Mode: 0o644, Exclusive: true})
+		require.NoError(t, err)
+		h, err := a.Inodes().OpenHandle(c.ctx, f.Inode(), client.HandleOptions{})
+		require.NoError(t, err)
+		_, err = h.WriteAt(c.ctx, bytesOf(1, 3*moraine.MaxInline), 0)
+		require.NoError(t, err)
+		at := time.Unix(1_700_000_000, 5)
+		_, err = a.Inodes().SetAttr(c.ctx, f.Inode(), client.SetAttr{ModTime: &at})
+		require.NoError(t, err)
+		_, err = a.Inodes().SetAttr(c.ctx, f.Inode(), client.SetAttr{Mode: new(uint32(0o600))})
+		require.NoError(t, err)
+		require.NoError(t, h.Close(c.ctx))
+		mine, err := a.Inodes().Stat(c.ctx, f.Inode())
+		require.NoError(t, err)
+		require.Positive(t, commits.Load())
+		require.Zero(t, asked.Load())
+		require.EqualValues(t, 3*moraine.MaxInline, mine.Size())
+		require.True(t, mine.ModTime().Equal(at))
+		time.Sleep(2 * time.Second) // jobs of the service may change the level by then
+		again, err := a.Inodes().Stat(c.ctx, f.Inode())
+		require.NoError(t, err)
+		require.Positive(t, asked.Load())
+		theirs, err := b.Inodes().Lookup(c.ctx, dir, "large")
+		require.NoError(t, err)
+		require.Equal(t, shown(theirs, nil), shown(mine, nil))
+		require.Equal(t, shown(theirs, nil), shown(again, nil))
+		require.True(t, theirs.ModTime().Equal(mine.ModTime()))
+		require.True(t, theirs.ChangeTime().Equal(mine.ChangeTime()))
+	})
+}
+
+// What the client knows of a new large file is right, whatever becomes of the answers to its requests.
+func TestAttributesOfANewLargeFileAfterFaults(t *testing.T) {
+	isCommit := func(req *wire.MetaRequest) bool { return req.GetCommit() != nil }
+	isSetAttr := func(req *wire.MetaRequest) bool { return req.GetSetAttr() != nil }
+	for name, fault := range map[string]func(c *cluster){
+		"lost commit": func(c *cluster) { c.OnMeta(loseReply(2, isCommit)) },
+		"lost size":   func(c *cluster) { c.OnMeta(loseReply(2, isSetAttr)) },
+		"lost batch":  func(c *cluster) { c.OnMeta(loseReply(3, isBatch)) },
+		"new leader":  func(c *cluster) { c.elect("m2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inDelegated(t, func(c *cluster, a, b *client.Client, dir moraine.InodeID) {
+				fault(c)
+				p, q := &place{c.ctx, a.Inodes(), dir}, &place{c.ctx, b.Inodes(), dir}
+				for i := range 5 {
+					name := fmt.Sprint("f", i)
+					f, err := a.Inodes().Create(c.ctx, dir, name, client.NodeOptions{Mode: 0o644, Exclusive: true})
+					require.NoError(t, err)
+					p.write(name, 0, bytesOf(uint64(i), 2*moraine.MaxInline))
+					_, err = a.Inodes().SetAttr(c.ctx, f.Inode(), client.SetAttr{Mode: new(uint32(0o600))})
+					require.NoError(t, err)
+					_, err = a.Inodes().SetAttr(c.ctx, f.Inode(), client.SetAttr{Size: new(int64(100 + i))})
+					require.NoError(t, err)
+					p.write(name, 50, bytesOf(9, 3*moraine.MaxInline))
+					mine := shown(p.stat(name))
+					require.Contains(t, mine, fmt.Sprint("size ", 50+3*moraine.MaxInline))
+					if i == 4 {
+						require.Equal(t, shown(q.stat(name)), mine)
+					}
+				}
+				require.NoError(t, a.Inodes().Sync(c.ctx, dir))
+				require.Zero(t, a.Stats().DelegatedLost)
+			})
+		})
+	}
+}

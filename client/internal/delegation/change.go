@@ -161,7 +161,7 @@ const attrsHere = uint32(wire.SetAttrField_SET_ATTR_MODE | wire.SetAttrField_SET
 // setAttr changes attributes of an inode born here. The caller holds the mutex.
 func (d *Desk) setAttr(op *wire.SetAttr) (*wire.MetaResponse, error) {
 	n := d.nodes[op.Inode]
-	if n == nil || !n.born || n.old || op.Valid&^attrsHere != 0 {
+	if n == nil || !n.born || d.isOld(n) || op.Valid&^attrsHere != 0 {
 		return nil, errPlain
 	}
 	if _, _, err := d.live(n.attr.Parent); err != nil {

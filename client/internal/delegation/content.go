@@ -34,7 +34,7 @@ func (d *Desk) commit(ctx context.Context, op *wire.Commit) (resp *wire.MetaResp
 // setContent applies a commit of content. The caller holds the mutex.
 func (d *Desk) setContent(op *wire.Commit) (*wire.MetaResponse, *change, error) {
 	n := d.nodes[op.Inode]
-	if n == nil || !n.born || n.old || n.attr.Type != wire.FileType_FILE_TYPE_REGULAR || !small(op) ||
+	if n == nil || !n.born || d.isOld(n) || n.attr.Stored != n.attr.Inline || n.attr.Type != wire.FileType_FILE_TYPE_REGULAR || !small(op) ||
 		op.ExpectGeneration != 0 && op.ExpectGeneration != n.attr.Generation {
 		return nil, nil, errPlain
 	}

@@ -2,6 +2,7 @@ package delegation
 
 import (
 	"context"
+	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport"
@@ -166,7 +167,7 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 		}
 		if link := req.GetLink(); link != nil && link.Inode == inode {
 			d.disown(inode)
-		} else {
+		} else if !d.learn(inode, resp, err) {
 			d.markOld(inode)
 		}
 	}
@@ -181,6 +182,26 @@ func (d *Desk) follow(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, e
 			d.end(n)
 		}
 	}
+}
+
+// learnedFor is for how long the desk knows attributes that the service has answered: jobs of the service
+// may change them, such as the level of the content.
+const learnedFor = time.Second
+
+// learn takes the attributes of a file that was born here from the answer to a change of it: the session
+// knows no newer ones, since nothing about the file is queued and no other request is changing it. It
+// returns false if that is not so. The caller holds the mutex.
+func (d *table) learn(inode uint64, resp *wire.MetaResponse, err error) bool {
+	n, a := d.nodes[inode], resp.GetCommit().GetAttr()
+	if a == nil {
+		a = resp.GetEntry().GetAttr()
+	}
+	if err != nil || n == nil || !n.born || n.old || n.dir != nil || d.holds[inode] > 0 || d.queue.about[inode] > 0 ||
+		a.GetInode() != inode || a.Parent != n.attr.Parent || a.Nlink != n.attr.Nlink {
+		return false
+	}
+	n.attr, n.learned = a, d.Clock.Now()
+	return true
 }
 
 // followIn brings the names of a directory to what a request did. It returns false if it cannot.

@@ -32,7 +32,7 @@ func (d *Desk) look(ctx context.Context, find func() (*wire.Attr, error)) (a *wi
 func (d *table) attrOf(inode uint64) (*wire.Attr, error) {
 	n := d.nodes[inode]
 	switch {
-	case n == nil || n.old:
+	case n == nil || d.isOld(n):
 		return nil, errPlain
 	case d.holds[inode] > 0:
 		return nil, errHeld

@@ -20,6 +20,8 @@ type node struct {
 	born bool
 	// old says that a request to the service changed the attributes of a file: they are read there.
 	old bool
+	// learned is when the service answered attr, the last time that it did; zero: never.
+	learned time.Time
 	// xattrs says that it may have extended attributes: only the service sets them.
 	xattrs bool
 	dir    *dir    // of a delegated directory
@@ -89,6 +91,15 @@ func (d *table) bornAt(e entry) (*node, error) {
 		return nil, errHeld
 	}
 	return n, nil
+}
+
+// isOld reports whether the service must say what the attributes of an inode are. The caller holds the
+// mutex.
+func (d *table) isOld(n *node) bool {
+	if !n.old && !n.learned.IsZero() && d.Clock.Since(n.learned) >= learnedFor {
+		d.markOld(n.attr.Inode)
+	}
+	return n.old
 }
 
 // put gives a directory an entry.
