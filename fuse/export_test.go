@@ -97,3 +97,9 @@ func (m *Mount) Prefetched() int {
 
 // Prefetching returns how many files the mount reads whole now.
 func (m *Mount) Prefetching() int { return len(m.fs.prefetches.slots) }
+
+// Raw returns what the kernel's requests reach.
+func (m *Mount) Raw() gofuse.RawFileSystem { return resent{m.fs} }
+
+// Resent marks a request as one that the kernel sends once more.
+const Resent = resentBit
