@@ -5984,7 +5984,7 @@ type Create struct {
 	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
 	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
 	Rdev      uint32                 `protobuf:"varint,785,opt,name=rdev" json:"rdev,omitempty"`         // of a device node
-	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs" json:"xattrs,omitempty"`      // of a new inode with a name: it never exists without them
+	Xattrs    []*Xattr               `protobuf:"bytes,662,rep,name=xattrs" json:"xattrs,omitempty"`      // of a new inode: it never exists without them
 	// With exclusive, of a new regular file with a name: its whole content, 16 KiB at most, which the
 	// metadata keeps. It is at level nvme with the answer. NoSpace if the metadata keeps no more
 	// content: create the file without, and write stripes.
