@@ -17,7 +17,8 @@ import (
 // between (see place). Blocks lie at multiples of their size, which is that of a full
 // stripe of the usual scheme. The reason is the cost of lost chunks. A stripe read whole costs
 // as many chunks as it has data, while each lost chunk read alone costs as much as the whole. If
-// no memory is free, a readahead fetches nothing: it never waits. Safe for concurrent use.
+// no memory is free, a readahead fetches nothing: it never waits. Where readers read a record here and a record there, the window ends where the
+// longest of the last records would. Safe for concurrent use.
 //
 // Readers get a copy of the bytes fetched ahead. A wide read already reads the stripes of its many
 // blocks in parallel, so it goes directly into the reader's memory. Only its beginning is fetched
@@ -31,6 +32,7 @@ type readahead struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	places  places
+	runs    runs
 	blocks  map[int64]*aheadBlock
 	closed  bool
 }
@@ -131,7 +133,7 @@ func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error 
 func (a *readahead) expect(off, until int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.until, a.places = until, places{{from: off, next: off, streak: 1}}
+	a.until, a.places = until, places{{from: off, next: off, begin: off, streak: 1}}
 }
 
 func (b *aheadBlock) end() int64 { return b.off + int64(len(b.buf.Bytes())) }

@@ -8,6 +8,7 @@ import "slices"
 type place struct {
 	from, next int64 // the last read that went on here
 	streak     int   // consecutive reads that went on here
+	begin      int64 // where the first of them began
 }
 
 // maxPlaces bounds the places of a file that are remembered.
@@ -26,7 +27,7 @@ func (l *places) follow(off, n int64) (p, left *place) {
 			left = (*l)[maxPlaces-1]
 			*l = (*l)[:maxPlaces-1]
 		}
-		p = &place{from: off, next: off + n}
+		p = &place{from: off, next: off + n, begin: off}
 		*l = slices.Insert(*l, 0, p)
 		return p, left
 	}
@@ -37,6 +38,28 @@ func (l *places) follow(off, n int64) (p, left *place) {
 		p.streak++
 	}
 	return p, nil
+}
+
+// runs has the lengths of the last reads in order that ended, in bytes: files of records are read a
+// record here and a record there.
+type runs struct {
+	last [4]int64
+	n    int
+}
+
+// ended records the end of what was read at a place. One read is no order.
+func (r *runs) ended(p *place) {
+	if p != nil && p.streak > 0 {
+		r.last[r.n%len(r.last)] = p.next - p.begin
+		r.n++
+	}
+}
+
+// left returns how many bytes a reader is likely to read yet in order, at a place: as many as the
+// longest of the last runs has left. known is false if it has read more than that, or none has ended.
+func (r *runs) left(p *place) (n int64, known bool) {
+	n = slices.Max(r.last[:]) - (p.next - p.begin)
+	return n, n >= 0 && r.n > 0
 }
 
 // sequential is how many places have been read in order.

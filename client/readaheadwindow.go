@@ -7,6 +7,7 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, left := a.places.follow(off, n)
+	a.runs.ended(left)
 	for _, b := range a.blocks {
 		if b.owner == left && left != nil || b.owner == p && b.end() <= p.from {
 			a.drop(b)
@@ -18,6 +19,9 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 	window := min(a.share(), 1<<min(p.streak, 20))
 	if a.isWide(n) {
 		window = min(window, aheadOfWide)
+	}
+	if n, known := a.runs.left(p); known {
+		window = min(window, int((n+a.block-1)/a.block))
 	}
 	first := p.next / a.block * a.block
 	if first < p.next && a.blocks[first] == nil {

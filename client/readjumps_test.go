@@ -103,3 +103,29 @@ func TestRandomReadsFetchNothingAhead(t *testing.T) {
 	require.LessOrEqual(t, total, int64(2*reads*n))
 	require.LessOrEqual(t, requests, int64(2*reads))
 }
+
+// TestRecordsAreFetchedAheadToTheirEnd: a reader of records, each in order and the next one elsewhere, gets
+// few bytes behind them. What it then reads in order for longer is fetched ahead like any other.
+func TestRecordsAreFetchedAheadToTheirEnd(t *testing.T) {
+	const size, record, n, records = 32 << 20, 768 << 10, 64 << 10, 30
+	rng := rand.New(rand.NewPCG(1, 2))
+	each := func(j jumpReader) {
+		for range records {
+			at := rng.IntN((size-record)/record) * record
+			for off := at; off < at+record; off += n {
+				j.read(off, n)
+			}
+		}
+	}
+	total, _ := fetched(t, size, each)
+	t.Logf("%d bytes fetched for %d", total, records*record)
+	require.LessOrEqual(t, total, int64(records*record*3/2))
+
+	whole, _ := fetched(t, size, func(j jumpReader) {
+		each(j)
+		for at := 0; at < size; at += n {
+			j.read(at, n)
+		}
+	})
+	require.Less(t, whole, int64(records*record*3/2+size+size/4))
+}
