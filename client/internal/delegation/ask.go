@@ -2,6 +2,7 @@ package delegation
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -9,14 +10,14 @@ import (
 )
 
 const (
-	// The desk asks for a directory after enough creates of its client in it within askWindow.
+	// The desk asks for a directory after enough changes of names by its client in it within askWindow.
 	askAfter, askWindow = 2, time.Second
 	// firstPause is for how long it asks not again after a recall, or a refusal; the pause doubles up to
 	// lastPause with each further recall.
 	firstPause, lastPause = 10 * time.Second, 5 * time.Minute
 	// maxNewAsks is how many requests for new directories run at the same time.
 	maxNewAsks = 8
-	// maxAsks bounds the directories of which the desk remembers creates and recalls.
+	// maxAsks bounds the directories of which the desk remembers changes and recalls.
 	maxAsks = 4096
 	// maxListed is how many entries a directory has at most when the desk asks for it, and maxNames how
 	// many it may get before it is given back.
@@ -27,7 +28,7 @@ const (
 
 // ask is what the desk remembers of a directory that is not delegated, or was recalled.
 type ask struct {
-	creates int // since a time
+	changes int // since a time
 	since   time.Time
 	asking  bool
 	// recalled says that the service recalled the directory before the desk had its answer.
@@ -54,25 +55,48 @@ func (d *table) askOf(id uint64) *ask {
 	return a
 }
 
-// made counts a create that the service carried out. After enough of them in a directory, the desk asks
-// for it. The caller holds the mutex.
-func (d *table) made(parent uint64) {
-	st := d.Service.Standing()
-	if d.dirs[parent] != nil || st == (Standing{}) || len(d.dirs) >= manyDirs {
-		return
+// counts counts a change of names that the service carried out. After enough of them in a directory, the
+// desk asks for it. The caller holds the mutex.
+func (d *table) counts(req *wire.MetaRequest) {
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Create:
+		d.made(op.Create.GetParent())
+	case *wire.MetaRequest_Remove:
+		d.made(op.Remove.GetParent())
+	case *wire.MetaRequest_Rename:
+		d.made(op.Rename.GetParent())
+		if op.Rename.GetNewParent() != op.Rename.GetParent() {
+			d.made(op.Rename.GetNewParent())
+		}
 	}
-	if d.notices.ends(parent) {
-		return // a request that gives it back might end the next delegation
+}
+
+func (d *table) made(parent uint64) {
+	if d.dirs[parent] != nil || d.Service.Standing() == (Standing{}) {
+		return
 	}
 	now, a := d.Clock.Now(), d.askOf(parent)
 	if now.Sub(a.since) > askWindow {
-		a.creates, a.since = 0, now
+		a.changes, a.since = 0, now
 	}
-	if a.creates++; a.creates < askAfter || a.asking || now.Before(a.from) {
+	if a.changes++; a.changes >= askAfter {
+		d.askFor(parent, a)
+	}
+}
+
+// askFor asks for a directory, unless it must not now. The caller holds the mutex.
+func (d *table) askFor(id uint64, a *ask) {
+	st := d.Service.Standing()
+	if st == (Standing{}) || len(d.dirs) >= manyDirs || a.asking || d.Clock.Now().Before(a.from) {
 		return
 	}
+	if d.notices.ends(id) {
+		return // a request that gives it back might end the next delegation
+	}
 	a.asking = true
-	d.running.Go(func() { d.request(parent, st) })
+	d.asking++
+	d.engaged.Store(true)
+	d.running.Go(func() { d.request(id, st) })
 }
 
 // madeDir asks for a directory that the service has just made for this client, before the client makes
@@ -92,6 +116,8 @@ func (d *table) madeDir(id, parent uint64) {
 	}
 	a.asking, a.hidden, a.madeIn = true, true, parent
 	d.newAsks++
+	d.asking++
+	d.engaged.Store(true)
 	d.Service.Hide(id)
 	d.running.Go(func() { d.request(id, st) })
 }
@@ -140,14 +166,16 @@ func (d *table) request(id uint64, st Standing) {
 	r := resp.GetDelegate()
 	if r.GetDelegated() {
 		d.Service.Hide(id)
-		d.Service.AwaitLent(d.life, id)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a := d.askOf(id)
 	recalled := a.recalled
 	a.asking, a.recalled = false, false
-	if a.hidden {
+	d.asking--
+	lent := d.Clock.Now().Add(d.Loan)
+	if a.hidden { // since it was made
+		lent = time.Time{}
 		d.endNew(id, a, r)
 	}
 	if want > 0 && d.session == st.Session {
@@ -156,14 +184,15 @@ func (d *table) request(id uint64, st Standing) {
 	}
 	if !r.GetDelegated() {
 		d.Log.Debug("the service delegates no directory", "inode", id, "why", r.GetWhy(), "err", err)
-		a.from = d.Clock.Now().Add(firstPause)
+		a.from, d.swept = d.Clock.Now().Add(firstPause), time.Time{}
+		d.wake()
 		if recalled { // the answer that delegated it is lost, or an earlier delegation is meant
 			d.running.Go(func() { d.giveBack([]uint64{id}, st.Session) })
 		}
 		return
 	}
 	d.Metrics.Delegations.Inc()
-	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirLoading}
+	l := &dir{id: id, names: map[string]entry{}, under: st, state: dirLoading, lent: lent}
 	d.nodes[id], d.dirs[id] = &node{attr: r.Attr, dir: l}, l
 	if d.adopt(st.Session) && !recalled {
 		d.load(l, true)
@@ -231,27 +260,29 @@ func (d *table) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, m
 	if err != nil {
 		return nil, nil, err
 	}
+	var names map[string]entry
+	var lerr error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if listed {
+			names, lerr = d.list(ctx, id, session)
+		}
+	}()
 	resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: id}}}, session)
+	<-done
 	attr := resp.GetEntry().GetAttr()
 	if err == nil && attr == nil {
 		err = retry.BadReply("stat")
 	}
-	if err != nil || !listed {
-		return attr, nil, err
-	}
-	names, err := d.list(ctx, id, session)
-	return attr, names, err
+	return attr, names, errors.Join(err, lerr)
 }
 
 // list reads the names of a directory, up to one page past maxListed.
 func (d *table) list(ctx context.Context, id, session uint64) (map[string]entry, error) {
 	names, after := map[string]entry{}, ""
 	for {
-		resp, err := d.Service.Send(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: id, After: after, Limit: listPage}}}, session)
-		r := resp.GetReadDir()
-		if err == nil && r == nil {
-			err = retry.BadReply("read directory")
-		}
+		r, err := d.Service.List(ctx, &wire.ReadDir{Inode: id, After: after, Limit: listPage}, session)
 		if err != nil {
 			return nil, err
 		}

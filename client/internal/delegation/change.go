@@ -5,14 +5,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// remove takes a name from an inode born here. The caller holds the mutex.
-func (d *Desk) remove(op *wire.Remove) (*wire.MetaResponse, error) {
+// remove takes a name from an inode. The caller holds the mutex.
+func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 	l, parent, err := d.live(op.Parent)
 	switch {
 	case err != nil:
 		return nil, err
 	case op.Expect != nil || !isName(op.Name):
 		return nil, errPlain
+	}
+	if err := d.lent(c, l); err != nil {
+		return nil, err
 	}
 	e, ok := l.names[op.Name]
 	directory := e.typ == wire.FileType_FILE_TYPE_DIRECTORY
@@ -24,7 +27,7 @@ func (d *Desk) remove(op *wire.Remove) (*wire.MetaResponse, error) {
 	case !op.Directory && directory:
 		return nil, fail("remove", op.Name, moraine.IsDirectory)
 	}
-	n, err := d.removable(e, "remove", op.Name)
+	n, err := d.removable(op.Parent, op.Name, e, "remove")
 	if err != nil {
 		return nil, err
 	}
@@ -38,15 +41,19 @@ func (d *Desk) remove(op *wire.Remove) (*wire.MetaResponse, error) {
 	l.remove(op.Name)
 	parent.touch(at, links)
 	d.end(n)
+	if !n.born {
+		d.swept = d.Clock.Now()
+		c.settle = append(c.settle, op.Parent, e.inode)
+	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Remove{Remove: &wire.Remove{
 		Parent: op.Parent, Name: op.Name, Directory: op.Directory, Keep: op.Keep}}}}, e.inode, op.Parent)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Remove{Remove: &wire.RemoveReply{Inode: e.inode}}}, nil
 }
 
-// removable returns what has a name, if the desk may take the name from it: an empty directory, or
-// anything else that was born here.
-func (d *Desk) removable(e entry, op, name string) (*node, error) {
-	n, err := d.bornAt(e)
+// removable returns what has a name, if the desk may take the name from it: an empty directory that is
+// delegated too, or anything else.
+func (d *Desk) removable(parent uint64, name string, e entry, op string) (*node, error) {
+	n, err := d.nodeAt(parent, name, e)
 	if err != nil || e.typ != wire.FileType_FILE_TYPE_DIRECTORY {
 		return n, err
 	}
@@ -65,93 +72,7 @@ func (d *table) end(n *node) {
 	if n.dir != nil {
 		delete(d.dirs, n.attr.Inode)
 	}
-	d.Service.Hide(n.attr.Inode) // what the cache has of an old one
-	d.Service.Show(n.attr.Inode)
-}
-
-// rename moves an inode born here, in or between delegated directories. The caller holds the mutex.
-func (d *Desk) rename(op *wire.Rename) (*wire.MetaResponse, error) {
-	from, fromNode, err := d.live(op.Parent)
-	if err != nil {
-		return nil, err
-	}
-	to, toNode, err := d.live(op.NewParent)
-	switch {
-	case err != nil:
-		return nil, err
-	case op.Exchange || op.Whiteout || op.Force || !isName(op.Name) || !isName(op.NewName):
-		return nil, errPlain
-	}
-	e, ok := from.names[op.Name]
-	if !ok {
-		return nil, fail("rename", op.Name, moraine.NotFound)
-	}
-	n, err := d.bornAt(e)
-	if err != nil {
-		return nil, err
-	}
-	directory := e.typ == wire.FileType_FILE_TYPE_DIRECTORY
-	if from != to && (directory || n.attr.Tenant != toNode.attr.Tenant) {
-		return nil, errPlain // the service knows what is above
-	}
-	target, taken := to.names[op.NewName]
-	if taken {
-		if target.inode == e.inode {
-			return entryReply(n.attr), nil
-		}
-		if err := d.replaceable(op, directory, target); err != nil {
-			return nil, err
-		}
-	}
-	if !d.queue.room() {
-		return nil, errWait
-	}
-	at := d.times.next(d.Clock.Now())
-	about := []uint64{e.inode, op.Parent, op.NewParent}
-	if taken {
-		about = append(about, target.inode)
-		d.end(d.nodes[target.inode])
-		to.remove(op.NewName)
-		toNode.touch(at, -links(directory))
-	}
-	from.remove(op.Name)
-	to.put(op.NewName, e)
-	fromNode.touch(at, -links(directory))
-	toNode.touch(at, links(directory))
-	n.name = op.NewName
-	n.change(func(a *wire.Attr) { a.Parent, a.Ctime = op.NewParent, at })
-	reply := entryReply(n.attr)
-	if n.old {
-		d.Service.Hide(e.inode)
-		d.Service.Show(e.inode)
-		reply = entryReply(nil)
-	}
-	d.enqueue(&change{node: n, dirs: [2]*dir{from, to}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Rename{Rename: &wire.Rename{
-		Parent: op.Parent, Name: op.Name, NewParent: op.NewParent, NewName: op.NewName, Keep: op.Keep}}}}, about...)
-	return reply, nil
-}
-
-// links is by how much an entry adds to the link count of its directory.
-func links(directory bool) int {
-	if directory {
-		return 1
-	}
-	return 0
-}
-
-// replaceable checks what a rename replaces.
-func (d *Desk) replaceable(op *wire.Rename, directory bool, target entry) error {
-	over := target.typ == wire.FileType_FILE_TYPE_DIRECTORY
-	switch {
-	case op.NoReplace:
-		return fail("rename", op.NewName, moraine.Exists)
-	case over && !directory:
-		return fail("rename", op.NewName, moraine.IsDirectory)
-	case !over && directory:
-		return fail("rename", op.NewName, moraine.NotDirectory)
-	}
-	_, err := d.removable(target, "rename", op.NewName)
-	return err
+	d.drop(n.attr.Inode) // what the cache has of an old one
 }
 
 // attrsHere are the attributes that the desk changes by itself: a size changes the content.

@@ -12,7 +12,7 @@ const setgid = 0o2000
 const maxDepth = 200
 
 // create makes an inode in a delegated directory. The caller holds the mutex.
-func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
+func (d *Desk) create(op *wire.Create, c *call) (*wire.MetaResponse, error) {
 	l, parent, err := d.live(op.Parent)
 	switch {
 	case err != nil:
@@ -22,6 +22,9 @@ func (d *Desk) create(op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	if e, ok := l.names[op.Name]; ok {
 		return d.existing(op, e)
+	}
+	if err := d.lent(c, l); err != nil {
+		return nil, err
 	}
 	if op.Type == wire.FileType_FILE_TYPE_DIRECTORY && l.depth >= maxDepth {
 		return nil, errPlain // the service may refuse one that is deeper

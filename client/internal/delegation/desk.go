@@ -24,8 +24,8 @@ import (
 )
 
 // Service is how a desk reaches the metadata service, and the cache of its client. Its methods may be
-// called concurrently. Send and AwaitLent wait, and are called without the desk's mutex. The others may
-// be called while it is held.
+// called concurrently. Send, List, AwaitLent and Settle wait, and are called without the desk's mutex. The
+// others may be called while it is held.
 type Service interface {
 	// Send makes a request under a session, past the desk. SessionExpired: the session has ended.
 	Send(ctx context.Context, req *wire.MetaRequest, session uint64) (*wire.MetaResponse, error)
@@ -37,8 +37,14 @@ type Service interface {
 	// Show.
 	Hide(inodes ...uint64)
 	Show(inodes ...uint64)
-	// AwaitLent returns when no kernel answers the names of a hidden directory by itself any more.
-	AwaitLent(ctx context.Context, dir uint64)
+	// List reads a page of a directory under a session, past the desk. The cache keeps the attributes of
+	// the entries, as far as a lease covers them.
+	List(ctx context.Context, req *wire.ReadDir, session uint64) (*wire.ReadDirReply, error)
+	// AwaitLent returns when no kernel answers the names that a request changes, in hidden directories, by
+	// itself: the kernel whose call it is knows what it changes.
+	AwaitLent(ctx context.Context, req *wire.MetaRequest)
+	// Settle makes kernels forget attributes of inodes that the caller's call has changed.
+	Settle(ctx context.Context, inodes []uint64)
 }
 
 // Standing is what delegations depend on besides the session: with it the client would also lose the
@@ -53,6 +59,8 @@ type Deps struct {
 	Metrics *metrics.Metrics
 	// Waits describes the waits of calls for the queue.
 	Waits limit.Resource
+	// Loan is for how long a kernel may answer what the cache has lent it.
+	Loan time.Duration
 }
 
 // Desk applies changes of delegated directories, and sends them. A nil Desk does nothing. Its methods
@@ -64,7 +72,7 @@ type table struct {
 	Deps
 	life    context.Context // of its own requests
 	running sync.WaitGroup
-	// engaged is set while something is delegated or queued: otherwise requests pass without the mutex.
+	// engaged is set while something is delegated, queued, or asked for: otherwise requests pass without the mutex.
 	engaged atomic.Bool
 	send    chan struct{} // gets a value when the sender has work
 	tend    chan struct{} // gets a value when the keeper has work
@@ -81,9 +89,11 @@ type table struct {
 	times   times
 	asks    map[uint64]*ask
 	newAsks int              // requests for new directories that run
+	asking  int              // how many of them ask now
 	apart   bool             // content is not sent with the create of its file: the metadata kept none of one
 	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
 	used    uint64           // counts uses of directories
+	swept   time.Time        // when the client last removed an older entry of a delegated directory
 	giving  []uint64         // directories that are being given back, in order
 }
 
@@ -119,7 +129,7 @@ func signal(c chan struct{}) {
 func (d *table) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
-	d.engaged.Store(len(d.dirs) > 0 || len(d.queue.ops) > 0)
+	d.engaged.Store(len(d.dirs)+len(d.queue.ops)+d.asking > 0)
 }
 
 // until calls ready, with the mutex held, until it returns true. It waits for changes in between, for

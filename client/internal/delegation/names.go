@@ -15,7 +15,15 @@ var (
 	errWait  = errors.New("the request waits for the desk")
 	// errHeld is errWait for a change, and errPlain for a read: a request to the service is changing it.
 	errHeld = errors.New("a request is changing the inode")
+	// errLent is errWait for the end of loans to kernels.
+	errLent = errors.New("kernels may answer names of the directory")
 )
+
+// call is a change that the desk carries out.
+type call struct {
+	awaited bool     // loans of names that it changes are over
+	settle  []uint64 // inodes whose attributes kernels may have
+}
 
 // Do carries out a change by itself. done is false for a request that goes to the service, between
 // Begin and its end.
@@ -25,11 +33,13 @@ func (d *Desk) Do(ctx context.Context, req *wire.MetaRequest) (resp *wire.MetaRe
 	}
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_Create:
-		return d.carryOut(ctx, func() (*wire.MetaResponse, error) { return d.create(op.Create) })
+		return d.carryNames(ctx, req, func(c *call) (*wire.MetaResponse, error) { return d.create(op.Create, c) })
 	case *wire.MetaRequest_Remove:
-		return d.carryOut(ctx, func() (*wire.MetaResponse, error) { return d.remove(op.Remove) })
+		d.awaitAsked(ctx, op.Remove.Parent)
+		return d.carryNames(ctx, req, func(c *call) (*wire.MetaResponse, error) { return d.remove(op.Remove, c) })
 	case *wire.MetaRequest_Rename:
-		return d.carryOut(ctx, func() (*wire.MetaResponse, error) { return d.rename(op.Rename) })
+		d.awaitAsked(ctx, op.Rename.Parent, op.Rename.NewParent)
+		return d.carryNames(ctx, req, func(c *call) (*wire.MetaResponse, error) { return d.rename(op.Rename, c) })
 	case *wire.MetaRequest_SetAttr:
 		return d.carryOut(ctx, func() (*wire.MetaResponse, error) { return d.setAttr(op.SetAttr) })
 	case *wire.MetaRequest_Commit:
@@ -51,6 +61,25 @@ func (d *Desk) carryOut(ctx context.Context, act func() (*wire.MetaResponse, err
 		return nil, false, nil
 	}
 	return resp, true, err
+}
+
+// carryNames is carryOut for a request that changes names, of which kernels may have some.
+func (d *Desk) carryNames(ctx context.Context, req *wire.MetaRequest, act func(*call) (*wire.MetaResponse, error)) (resp *wire.MetaResponse, done bool, err error) {
+	c := &call{}
+	try := func() (*wire.MetaResponse, error) {
+		c.settle = c.settle[:0]
+		return act(c)
+	}
+	resp, done, err = d.carryOut(ctx, try)
+	if errors.Is(err, errLent) {
+		d.Service.AwaitLent(ctx, req)
+		c.awaited = true
+		resp, done, err = d.carryOut(ctx, try)
+	}
+	if done && err == nil && len(c.settle) > 0 {
+		d.Service.Settle(ctx, c.settle)
+	}
+	return resp, done, err
 }
 
 // fail is an error of a change, as the service would answer it.

@@ -144,9 +144,9 @@ func (d *Desk) ended(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, er
 		d.times.saw(a.Ctime, d.Clock.Now())
 	}
 	d.follow(req, r, resp, err)
-	if c := req.GetCreate(); c != nil && err == nil {
-		d.made(c.Parent)
-		if c.Exclusive && c.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+	if err == nil {
+		d.counts(req)
+		if c := req.GetCreate(); c.GetExclusive() && c.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 			d.madeDir(a.GetInode(), c.Parent)
 		}
 	}

@@ -42,6 +42,8 @@ type dir struct {
 	used  uint64  // Desk.used when it was used last
 	// changed is when the client last changed a name in it, it, or a file born in it.
 	changed time.Time
+	// lent is until when kernels may have names and attributes from before the delegation.
+	lent time.Time
 }
 
 type dirState uint8
@@ -79,18 +81,6 @@ func (d *table) live(id uint64) (*dir, *node, error) {
 	d.used++
 	n.dir.used = d.used
 	return n.dir, n, nil
-}
-
-// bornAt returns what has a name, if it was born here. errPlain: it was not. The caller holds the mutex.
-func (d *table) bornAt(e entry) (*node, error) {
-	n := d.nodes[e.inode]
-	switch {
-	case n == nil || !n.born:
-		return nil, errPlain
-	case d.holds[e.inode] > 0:
-		return nil, errHeld
-	}
-	return n, nil
 }
 
 // isOld reports whether the service must say what the attributes of an inode are. The caller holds the

@@ -128,9 +128,11 @@ func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64,
 	named = transport.Named(req)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, inode := range named {
-		c.aside[inode]++
-		c.lose(inode)
+	if req.GetBatch() == nil { // the desk hid, or dropped, what a batch changes when it made the changes
+		for _, inode := range named {
+			c.aside[inode]++
+			c.lose(inode)
+		}
 	}
 	if c.standing.session == session {
 		epoch = c.standing.epoch
@@ -142,15 +144,17 @@ func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64,
 // (unsure), the service may still apply the request. The client then begins a new standing, so
 // that the service recalls the change from it as from any other client. It returns what kernels
 // must forget.
-func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) (o owed) {
+func (c *cache) takeUp(req *wire.MetaRequest, named []uint64, g *wire.LeaseGrant, failed, unsure bool) (o owed) {
 	if c == nil {
 		return owed{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, inode := range named {
-		if c.aside[inode]--; c.aside[inode] == 0 {
-			delete(c.aside, inode)
+		if req.GetBatch() == nil {
+			if c.aside[inode]--; c.aside[inode] == 0 {
+				delete(c.aside, inode)
+			}
 		}
 		c.events.add(inode)
 	}

@@ -117,7 +117,7 @@ func New(cfg Config, deps Deps) *Conn {
 	}
 	if m.cache != nil && cfg.Delegation {
 		m.Desk = delegation.New(delegation.Deps{Service: delegated{m}, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics,
-			Waits: waitFor("changes of delegated directories", &cfg, &deps)})
+			Waits: waitFor("changes of delegated directories", &cfg, &deps), Loan: loanTime})
 		m.cache.desk = m.Desk
 	}
 	m.endpointHealth = newEndpointHealth(m)
@@ -221,7 +221,7 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 		unknown = true
 	}
 	// What a batch changes was hidden, so that nothing of it is lent.
-	if o := m.cache.takeUp(named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() && req.GetBatch() == nil {
+	if o := m.cache.takeUp(req, named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() && req.GetBatch() == nil {
 		m.cache.loans.settle(ctx, o)
 	}
 	if unknown {

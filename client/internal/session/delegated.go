@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/delegation"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/morainefs/moraine/transport/wire/ops"
 )
@@ -88,9 +89,41 @@ func (s delegated) Show(inodes ...uint64) {
 	}
 }
 
+// List implements delegation.Service.
+func (s delegated) List(ctx context.Context, op *wire.ReadDir, session uint64) (*wire.ReadDirReply, error) {
+	t := s.m.cache.ask()
+	resp, err := s.Send(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: op}}, session)
+	r := resp.GetReadDir()
+	if err == nil && r == nil {
+		err = retry.BadReply("read directory")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.m.cache.fill(t, resp.Lease, func(f *filling) { f.page(op.Inode, op.After, r) })
+	return r, nil
+}
+
 // AwaitLent implements delegation.Service.
-func (s delegated) AwaitLent(ctx context.Context, dir uint64) {
-	s.m.cache.loans.awaitLoan(ctx, dir)
+func (s delegated) AwaitLent(ctx context.Context, req *wire.MetaRequest) {
+	s.m.cache.loans.before(ctx, req)
+}
+
+// Settle implements delegation.Service. The lease over an inode is that of its directory, or its own.
+func (s delegated) Settle(ctx context.Context, inodes []uint64) {
+	var touches []*wire.Touch
+	for _, lease := range inodes {
+		for _, inode := range inodes {
+			touches = append(touches, &wire.Touch{Lease: lease, Inode: inode})
+		}
+	}
+	c := s.m.cache
+	c.mu.Lock()
+	o := c.loans.owes(touches, true, c.clock.Now())
+	c.mu.Unlock()
+	if !o.until.IsZero() {
+		c.loans.settle(ctx, o)
+	}
 }
 
 // shows reports whether an inode is not hidden. The caller holds the mutex.

@@ -194,16 +194,6 @@ func (s *loans) awaitAll(ctx context.Context) {
 	s.awaitTime(ctx, func() time.Time { return s.last })
 }
 
-// awaitLoan waits until the loan of one lease is over.
-func (s *loans) awaitLoan(ctx context.Context, lease uint64) {
-	s.awaitTime(ctx, func() time.Time {
-		if l := s.of[lease]; l != nil {
-			return l.end
-		}
-		return time.Time{}
-	})
-}
-
 // awaitDue waits until recalls may be acknowledged.
 func (s *loans) awaitDue(ctx context.Context) (waited bool) {
 	return s.awaitTime(ctx, func() time.Time { return s.due })
