@@ -2,9 +2,9 @@
 // service delegates the directory to its session, and the desk carries out the changes there by
 // itself. It sends them later, in order, in batches. RFC 0033 has the reasons.
 //
-// One path through it: the client sends its creates in a directory to the service, until NoteMade asks
-// for a delegation (ask.go). From then on Do applies a create to the table (table.go, names.go) and
-// puts it into the queue (queue.go). The sender takes up to a batch of changes (sender.go). A request
+// One path through it: the client sends its changes of names in a directory to the service, until counts
+// asks for a delegation (ask.go). From then on Do applies a create to the table (table.go, names.go), or a
+// removal of what was there before (older.go), and puts it into the queue (queue.go). The sender takes up to a batch of changes (sender.go). A request
 // that the desk cannot answer goes to the service between Begin and its end (plain.go), after what is
 // queued about its inodes. When another client wants something of the directory, the service recalls
 // it: the desk sends its queue and gives the directory back (ending.go).
