@@ -3,6 +3,7 @@ package delegation
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -184,7 +185,7 @@ func (d *table) request(id uint64, st Standing) {
 	}
 	if !r.GetDelegated() {
 		d.Log.Debug("the service delegates no directory", "inode", id, "why", r.GetWhy(), "err", err)
-		a.from, d.swept = d.Clock.Now().Add(firstPause), time.Time{}
+		a.from, d.swept, d.emptied = d.Clock.Now().Add(firstPause), time.Time{}, time.Time{}
 		d.wake()
 		if recalled { // the answer that delegated it is lost, or an earlier delegation is meant
 			d.running.Go(func() { d.giveBack([]uint64{id}, st.Session) })
@@ -282,15 +283,19 @@ func (d *table) read(ctx context.Context, id uint64, listed bool) (*wire.Attr, m
 func (d *table) list(ctx context.Context, id, session uint64) (map[string]entry, error) {
 	names, after := map[string]entry{}, ""
 	for {
-		r, err := d.Service.List(ctx, &wire.ReadDir{Inode: id, After: after, Limit: listPage}, session)
+		r, keep, err := d.Service.List(ctx, &wire.ReadDir{Inode: id, After: after, Limit: listPage}, session)
 		if err != nil {
 			return nil, err
 		}
+		listed := len(r.Entries)
 		for _, e := range r.Entries {
 			names[e.Name] = entry{e.Attr.GetInode(), e.Attr.GetType()}
 			after = e.Name
 		}
-		if !r.More || len(r.Entries) == 0 || len(names) > maxListed {
+		d.mu.Lock() // what is queued about a file, by another of its names, is newer than the listing
+		keep(slices.DeleteFunc(r.Entries, func(e *wire.DirEntry) bool { return d.queue.about[e.Attr.GetInode()] > 0 }))
+		d.mu.Unlock()
+		if !r.More || listed == 0 || len(names) > maxListed {
 			return names, nil
 		}
 	}

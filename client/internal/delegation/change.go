@@ -43,6 +43,9 @@ func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 	d.end(n)
 	if !n.born {
 		d.swept = d.Clock.Now()
+		if directory {
+			d.emptied = d.swept
+		}
 		c.settle = append(c.settle, op.Parent, e.inode)
 	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Remove{Remove: &wire.Remove{
@@ -52,7 +55,7 @@ func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 
 // removable returns what has a name, if the desk may take the name from it: an empty directory that is
 // delegated too, or anything else.
-func (d *Desk) removable(parent uint64, name string, e entry, op string) (*node, error) {
+func (d *table) removable(parent uint64, name string, e entry, op string) (*node, error) {
 	n, err := d.nodeAt(parent, name, e)
 	if err != nil || e.typ != wire.FileType_FILE_TYPE_DIRECTORY {
 		return n, err

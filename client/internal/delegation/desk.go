@@ -37,9 +37,11 @@ type Service interface {
 	// Show.
 	Hide(inodes ...uint64)
 	Show(inodes ...uint64)
-	// List reads a page of a directory under a session, past the desk. The cache keeps the attributes of
-	// the entries, as far as a lease covers them.
-	List(ctx context.Context, req *wire.ReadDir, session uint64) (*wire.ReadDirReply, error)
+	// List reads a page of a directory under a session, past the desk. keep lets the cache keep the
+	// attributes of some of its entries, as far as a lease covers them; it may be called with the mutex held.
+	List(ctx context.Context, req *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func([]*wire.DirEntry), err error)
+	// Attr is what the cache has of an inode, nil if nothing. It is shared and must not be changed.
+	Attr(inode uint64) *wire.Attr
 	// AwaitLent returns when no kernel answers the names that a request changes, in hidden directories, by
 	// itself: the kernel whose call it is knows what it changes.
 	AwaitLent(ctx context.Context, req *wire.MetaRequest)
@@ -94,6 +96,7 @@ type table struct {
 	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
 	used    uint64           // counts uses of directories
 	swept   time.Time        // when the client last removed an older entry of a delegated directory
+	emptied time.Time        // when that was a directory
 	giving  []uint64         // directories that are being given back, in order
 }
 

@@ -74,6 +74,7 @@ func (d *Desk) Page(ctx context.Context, inode uint64, after string, limit int) 
 	if d == nil || !d.engaged.Load() {
 		return nil, false, nil
 	}
+	d.awaitListed(ctx, inode)
 	_, known, err = d.look(ctx, func() (*wire.Attr, error) {
 		l, _, err := d.live(inode)
 		if err != nil {
@@ -84,6 +85,11 @@ func (d *Desk) Page(ctx context.Context, inode uint64, after string, limit int) 
 		r.More = more
 		for _, name := range names {
 			a, err := d.attrOf(l.names[name].inode)
+			if errors.Is(err, errPlain) {
+				if a = d.Service.Attr(l.names[name].inode); a != nil {
+					err = nil
+				}
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -90,19 +90,23 @@ func (s delegated) Show(inodes ...uint64) {
 }
 
 // List implements delegation.Service.
-func (s delegated) List(ctx context.Context, op *wire.ReadDir, session uint64) (*wire.ReadDirReply, error) {
+func (s delegated) List(ctx context.Context, op *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func([]*wire.DirEntry), err error) {
 	t := s.m.cache.ask()
 	resp, err := s.Send(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: op}}, session)
-	r := resp.GetReadDir()
-	if err == nil && r == nil {
+	if r = resp.GetReadDir(); err == nil && r == nil {
 		err = retry.BadReply("read directory")
 	}
-	if err != nil {
-		return nil, err
-	}
-	s.m.cache.fill(t, resp.Lease, func(f *filling) { f.page(op.Inode, op.After, r) })
-	return r, nil
+	return r, func(entries []*wire.DirEntry) {
+		s.m.cache.fill(t, resp.GetLease(), func(f *filling) {
+			for _, e := range entries {
+				f.attr(e.Attr)
+			}
+		})
+	}, err
 }
+
+// Attr implements delegation.Service.
+func (s delegated) Attr(inode uint64) *wire.Attr { return s.m.cache.attr(moraine.InodeID(inode)) }
 
 // AwaitLent implements delegation.Service.
 func (s delegated) AwaitLent(ctx context.Context, req *wire.MetaRequest) {
