@@ -175,7 +175,7 @@ func benchmarkLines(t *testing.T, bin, name string, args ...string) (lines []ben
 }
 
 // A loaded state serves several benchmarks, and does not change: creates and stats
-// on it, a follower that returns from the log, and one that returns from a
+// on it, a mount that lists and removes its large directory, a follower that returns from the log, and one that returns from a
 // snapshot. Each fails by itself if a file of the load is missing, or a follower
 // returns in another way. Only the long form runs it.
 func TestBenchmarksOfALargeState(t *testing.T) {
@@ -183,11 +183,18 @@ func TestBenchmarksOfALargeState(t *testing.T) {
 	bin, err := binary()
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "state")
-	require.Equal(t, []string{"load"}, runBenchmark(t, bin, "load", "--state", dir, "--inodes", "3500", "--content-every", "2"))
+	require.Equal(t, []string{"load"}, runBenchmark(t, bin, "load", "--state", dir, "--inodes", "3500", "--content-every", "2", "--large", "1500"))
 	_, err = exec.Command(bin, "bench", "load", "--state", dir).Output()
 	require.Error(t, err, "existing files are not overwritten")
 	require.Equal(t, strings.Fields("scale-create scale-stat scale-inodes scale-disk scale-memory scale-memory-inode scale-snapshot scale-snapshot-bytes scale-restart"),
 		runBenchmark(t, bin, "scale", "--state", dir, "--cache", "64MiB"))
+	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err == nil {
+		require.NoError(t, f.Close())
+		require.Equal(t, strings.Fields(`scale-mount-first scale-mount-ls scale-mount-ls-time scale-mount-ls-memory
+			scale-mount-find scale-mount-find-time scale-mount-find-memory scale-mount-rm scale-mount-rm-time scale-mount-rm-memory
+			scale-mount-inodes scale-mount-leader-memory`),
+			runBenchmark(t, bin, "scale-mount", "--state", dir, "--cache", "64MiB"))
+	}
 	require.Equal(t, strings.Fields(`followers-calm-create followers-calm-p50 followers-calm-p99 followers-calm-worst
 		followers-away-create followers-away-p50 followers-away-p99 followers-away-worst
 		followers-log-create followers-log-p50 followers-log-p99 followers-log-worst followers-log followers-log-entries

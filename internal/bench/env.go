@@ -58,7 +58,9 @@ type Env struct {
 	// Inodes is how many inodes Load makes in State. Of ContentEvery files in a row,
 	// one has content.
 	Inodes, ContentEvery uint64
-	State                string
+	// Large is how many files one further directory gets.
+	Large uint64
+	State string
 	// Mode is the transport mode of the cluster. MetadataArgs are the arguments
 	// with which Scale and Followers start their metadata servers. Down is how long
 	// Followers stops one, and Rate how many files per second it has made
@@ -76,9 +78,8 @@ type Env struct {
 	// Sessions is how many sessions Leases opens, Leases how many leases each of
 	// them holds.
 	Sessions, Leases int
-	// Mount mounts the target on a directory; end unmounts it. It is nil if the
-	// target is a path.
-	Mount func(ctx context.Context) (dir string, end func() error, err error)
+	// Mount mounts the target on a directory. It is nil if the target is a path.
+	Mount func(ctx context.Context) (Mounted, error)
 	// Connect opens a session with the cluster; nil if the target is a path.
 	Connect func(ctx context.Context) (c *client.Client, end func() error, err error)
 	// ConnectCached is Connect with a cache of names under leases, as a mount has.

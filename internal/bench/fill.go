@@ -39,6 +39,7 @@ type filler struct {
 	number  uint64 // of the session's last request
 	devices []uint32
 	every   uint64 // one file in so many has content
+	large   uint64 // files of the large directory
 	made    uint64 // inodes
 	files   uint64 // files among them
 	above   uint64 // parent of the current directories of files
@@ -123,6 +124,10 @@ func (f *filler) fill(ctx context.Context, l *raftstore.Loader, inodes uint64, r
 	if err := f.found(l); err != nil {
 		return err
 	}
+	if err := f.largeDir(ctx, l, report); err != nil {
+		return err
+	}
+	inodes += f.made
 	for dir := uint64(0); f.made < inodes; dir++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -136,6 +141,33 @@ func (f *filler) fill(ctx context.Context, l *raftstore.Loader, inodes uint64, r
 		_, err := apply(f.own(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 		return err
 	})
+}
+
+// largeDirectory is the directory of the load that has Env.Large files, all empty.
+const largeDirectory = "load-large"
+
+// largeDir makes the large directory, if the load has one.
+func (f *filler) largeDir(ctx context.Context, l *raftstore.Loader, report func(made uint64)) error {
+	if f.large == 0 {
+		return nil
+	}
+	var dir uint64
+	err := f.one(l, func(apply applyFunc) (err error) {
+		dir, err = f.create(apply, uint64(moraine.RootInode), largeDirectory, wire.FileType_FILE_TYPE_DIRECTORY)
+		return err
+	})
+	for i := uint64(0); i < f.large && err == nil; i += fillEntryFiles {
+		report(f.made)
+		err = errors.Join(ctx.Err(), f.one(l, func(apply applyFunc) error {
+			for n := i; n < min(i+fillEntryFiles, f.large); n++ {
+				if _, err := f.create(apply, dir, fmt.Sprintf("sample-%08d.tar", n), wire.FileType_FILE_TYPE_REGULAR); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	return err
 }
 
 // dir makes a directory and its files, in some entries.
@@ -208,7 +240,7 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 	if e.State == "" {
 		return nil, errors.New("bench: no directory for the state: name one with --state")
 	}
-	to := &loaded{dir: e.State, ContentEvery: max(1, e.ContentEvery)}
+	to := &loaded{dir: e.State, ContentEvery: max(1, e.ContentEvery), Large: e.Large}
 	if err := devcluster.MakeCertificates(to.certs(), loadMembers, 0); err != nil {
 		return nil, err
 	}
@@ -219,7 +251,7 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 	// Garbage is short-lived here, and there is enough memory.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(loadHeap))
-	f := &filler{machine: state.New(0), cluster: ca.Cluster(), every: to.ContentEvery}
+	f := &filler{machine: state.New(0), cluster: ca.Cluster(), every: to.ContentEvery, large: to.Large}
 	cfg := raftstore.Config{Dir: to.base(), Cluster: f.cluster, Node: "base", BallastBytes: -1,
 		Peers: []raftstore.Peer{{ID: "base", Address: "nowhere"}}}
 	u, err := e.measure(ctx, func(ctx context.Context) error {

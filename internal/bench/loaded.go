@@ -35,6 +35,8 @@ type loaded struct {
 	Inodes       uint64 `json:"inodes"`
 	Files        uint64 `json:"files"`
 	ContentEvery uint64 `json:"content_every"`
+	// Large is how many files largeDirectory has; 0: there is none.
+	Large uint64 `json:"large"`
 }
 
 func (l *loaded) certs() string { return filepath.Join(l.dir, loadCerts) }

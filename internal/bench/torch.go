@@ -125,10 +125,11 @@ func (r *torchRun) open(ctx context.Context) (err error) {
 		return err
 	}
 	var end func() error
-	if r.mount, end, err = r.Mount(ctx); err != nil {
+	mount, err := r.Mount(ctx)
+	if err != nil {
 		return err
 	}
-	r.ends = append(r.ends, end)
+	r.mount, r.ends = mount.Dir, append(r.ends, mount.End)
 	if r.client, end, err = r.Connect(ctx); err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type benchOptions struct {
 	sessions      int
 	leases        int
 	contentEvery  uint64
+	large         uint64
 	state         string
 	cache         cli.SizeFlag
 	down          time.Duration
@@ -56,7 +57,7 @@ type benchmark struct {
 
 // alone reports whether the benchmark starts its own servers, or needs none.
 func (b *benchmark) alone() bool {
-	return b.name == "load" || b.name == "scale" || b.name == "followers"
+	return b.name == "load" || b.name == "scale" || b.name == "scale-mount" || b.name == "followers"
 }
 
 // inMemory reports whether the benchmark also measures reads from the memory of
@@ -78,9 +79,11 @@ var benchmarks = []benchmark{
 		"killed, hangs, or loses its network (--how; 21 times each)", 64, devcluster.Config{Chunkservers: 1}, bench.Failover},
 	{"leases", "sessions that renew leases: CPU and memory of the metadata leader, compared with the " +
 		"same sessions without leases", 1, devcluster.Config{Chunkservers: 1}, bench.Leases},
-	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, devcluster.Config{}, bench.Load},
+	{"load", "write a state of --inodes inodes to --state, for scale, scale-mount and followers", 64, devcluster.Config{}, bench.Load},
 	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot " +
 		"and restart; creates and stats compared with an empty state", 64, devcluster.Config{}, bench.Scale},
+	{"scale-mount", "a mount of the state in --state: ls of its directory of --large files, find of " +
+		"everything, rm -r of that directory; memory of the mount and of the leader", 1, devcluster.Config{}, bench.ScaleMount},
 	{"followers", "a follower that catches up from the log, and one that needs a snapshot, on the " +
 		"state in --state, while clients create files at --rate", 64, devcluster.Config{}, bench.Followers},
 	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, devcluster.Config{S3: true}, bench.S3},
@@ -153,10 +156,12 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "number of inodes that bench load makes")
 	f.Uint64Var(&o.contentEvery, "content-every", 1, "of the files that bench load makes, one in this "+
 		"many has a stripe of 4+2")
+	f.Uint64Var(&o.large, "large", 0, "number of files of one more directory that bench load makes, for "+
+		"bench scale-mount")
 	f.StringVar(&o.state, "state", "", "directory of the state that bench load writes, for bench "+
-		"scale and bench followers")
+		"scale, scale-mount and followers")
 	o.cache = 1 << 30
-	f.Var(&o.cache, "cache", "--cache of the metadata servers of bench scale and bench followers")
+	f.Var(&o.cache, "cache", "--cache of the metadata servers of bench scale, scale-mount and followers")
 	f.DurationVar(&o.down, "down", 5*time.Minute, "how long bench followers stops a follower")
 	f.Float64Var(&o.rate, "rate", 5000, "files a second that bench followers creates")
 	f.IntVar(&o.sessions, "sessions", 1000, "number of sessions that bench leases opens")
@@ -186,7 +191,7 @@ operations for ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explai
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, b := range benchmarks {
-				if b.name == "load" || b.name == "torch" {
+				if b.name == "load" || b.name == "torch" || b.name == "scale-mount" && o.large == 0 {
 					continue // scale and followers make their own state, and PyTorch is seldom there
 				}
 				if err := runBenchmark(cmd.Context(), env, o.of(b, cmd), b); err != nil {

@@ -22,7 +22,7 @@ func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mod
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, Large: o.large, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
 		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate, Repeat: o.repeat, Python: o.python, Rounds: o.rounds, Ranks: o.ranks, Tensors: o.tensors,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
 		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}

@@ -88,13 +88,13 @@ func benchTarget(ctx context.Context, env *cli.Env) (bench.Target, error) {
 
 // benchMount mounts the cluster below dir. A background process serves the mount, and
 // writes a CPU profile where the flags name a file.
-func benchMount(env *cli.Env, dir, profile string) func(context.Context) (string, func() error, error) {
+func benchMount(env *cli.Env, dir, profile string) func(context.Context) (bench.Mounted, error) {
 	if profile != "" {
 		profile += ".mount"
 	}
-	return func(ctx context.Context) (string, func() error, error) {
+	return func(ctx context.Context) (bench.Mounted, error) {
 		m, err := startMount(ctx, env, dir, profile)
-		return m.dir, func() error { return m.end(ctx) }, err
+		return bench.Mounted{Dir: m.dir, Pids: func() []int { return withChildren(m.pid) }, End: func() error { return m.end(ctx) }}, err
 	}
 }
 
