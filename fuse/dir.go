@@ -59,6 +59,19 @@ func (d *dir) answered(offset uint64, after string, names []string) {
 	}
 }
 
+// nameBytes estimates how many bytes the name of an entry adds to the least entry, from the last
+// answer. An answer that asks for more entries than fit makes the service read them twice.
+func (d *dir) nameBytes() int {
+	if len(d.last) == 0 {
+		return 0
+	}
+	sum := 0
+	for _, name := range d.last {
+		sum += len(name)
+	}
+	return (max(0, sum/len(d.last)-leastName) + leastName - 1) &^ (leastName - 1)
+}
+
 // dirTable is the open directories.
 type dirTable struct {
 	mu   sync.Mutex
@@ -123,20 +136,30 @@ func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *g
 
 // ReadDirPlus implements gofuse.RawFileSystem. The attributes are current: answers
 // never come from an earlier fetch. Attributes of files that are being written here
-// are omitted, since the metadata service does not know them.
+// are omitted, since the metadata service does not know them. So are those of all entries but the
+// first maxAttributes: the kernel makes an inode of each entry with attributes, which takes 1 KiB.
+// READDIRPLUS_AUTO would bound that too, but the kernel would then look up the files of small
+// directories one by one for programs that read all names before they look at files (du, rm, find).
 func (ds *directories) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
 	return ds.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a client.Attr) bool {
 		entry := out.AddDirLookupEntry(e)
-		if f := ds.opened.files.of(a.Inode()); entry != nil && a.Inode() != 0 && (f == nil || !f.writes) {
+		if entry == nil || a.Inode() == 0 || e.Off > dots+maxAttributes {
+			return entry != nil
+		}
+		if f := ds.opened.files.of(a.Inode()); f == nil || !f.writes {
 			ds.fillEntry(a, entry)
 			ds.opened.lendEntry(ds.inode(in.NodeId), e.Name, a, entry)
 		}
-		return entry != nil
+		return true
 	})
 }
 
-// The least bytes of an entry in an answer.
+// maxAttributes is how many entries of a directory get attributes in one listing.
+const maxAttributes = 4096
+
+// The least bytes of an entry in an answer. Names are padded to multiples of leastName.
 const (
+	leastName       = 8
 	direntBytes     = 32
 	direntPlusBytes = 160
 	maxDirPage      = 1000 // entries that the metadata service returns at once
@@ -164,7 +187,7 @@ func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryB
 		}
 	}
 	after, skip := d.start(offset)
-	limit := min(uint64(int(in.Size)/entryBytes+1)+skip, maxDirPage)
+	limit := min(uint64(int(in.Size)/(entryBytes+d.nameBytes())+1)+skip, maxDirPage)
 	first, at := after, offset
 	var names []string
 	for {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/stretchr/testify/require"
@@ -136,4 +137,41 @@ func TestMountOfADirectory(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	require.Equal(t, "b", entries[0].Name())
+}
+
+// The kernel gets the attributes of the first 4096 entries of a listing and no more: it makes an
+// inode of each, and a directory of millions would fill its memory. Files beyond have attributes as
+// soon as a program looks at them.
+func TestAListingOfALargeDirectoryFillsNoMemory(t *testing.T) {
+	c := startCluster(t, incluster.Options{Seed: 1})
+	maker, m := mount(t, c, "c1"), mount(t, c, "c2", mountOptions{client: client.Config{CacheEntries: 20_000}})
+	const n, most = 4600, 4096
+	require.NoError(t, os.Mkdir(maker.at("dir"), 0o755))
+	parent := inodeOf(t, maker.at("dir"))
+	var makers errgroup.Group
+	makers.SetLimit(64)
+	for i := range n {
+		makers.Go(func() error {
+			_, err := maker.client.Inodes().Create(t.Context(), parent, fmt.Sprintf("name %06d", i), createOptions)
+			return err
+		})
+	}
+	require.NoError(t, makers.Wait())
+	before := m.client.Stats().Loans
+	f, err := os.Open(m.at("dir"))
+	require.NoError(t, err)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	require.NoError(t, err)
+	require.Len(t, names, n)
+	// Each entry with attributes is lent twice: the name and the attributes. The rest is the directory's.
+	lent := m.client.Stats().Loans - before
+	require.Greater(t, lent, uint64(most))
+	require.LessOrEqual(t, lent, uint64(2*most+20))
+	for _, name := range []string{names[0], names[most-1], names[most], names[n-1]} {
+		info, err := os.Lstat(filepath.Join(m.at("dir"), name))
+		require.NoError(t, err)
+		require.Equal(t, name, info.Name())
+		require.True(t, info.Mode().IsRegular())
+	}
 }
