@@ -13,10 +13,12 @@
 // unused chunks (cache.go) if it must. Tier.Take (take.go) writes the chunk to the
 // device, or has it written behind (behind.go), and keeps it. View (tier.go) lends
 // a range of a chunk in memory. Otherwise it reads from the device, and caches the
-// chunks that it read whole. TakeDeferred puts off the write (deferred.go).
+// chunks that it read whole. A chunk of which many small parts are read it reads whole
+// (promote.go). TakeDeferred puts off the write (deferred.go).
 //
 // Locks, outermost first: claims of chunks, behind.mu, deferred.mu, cache.mu, Arena.mu.
-// The last three are never held together, and none is held across I/O.
+// The last three are never held together, and none is held across I/O. scattered.mu is
+// held with Arena.mu alone.
 package mem
 
 import (
@@ -52,7 +54,8 @@ type Memory struct {
 	dirty *limit.Semaphore // bytes of dirty chunks
 	tiers int
 
-	deferred deferred
+	deferred  deferred
+	scattered *scattered
 }
 
 // Open maps the arena. Errors: those of OpenArena.
@@ -70,6 +73,7 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	}
 	m := &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}
 	m.deferred.limit = cfg.DirtyBytes / 4 * 3
+	m.scattered = newScattered(arena, cfg.Arena.Bytes)
 	arena.short = m.shorten
 	return m, nil
 }

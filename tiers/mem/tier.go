@@ -155,7 +155,14 @@ func (t *Tier) lend(ctx context.Context, id moraine.ChunkID, off, n int64, verif
 		}
 		t.m.cache.dropClean(t.key(id), 0)
 	}
-	return load(ctx, t, id, off, n)
+	if v := t.promote(ctx, id, off, n); v != nil {
+		return v, nil
+	}
+	v, err := load(ctx, t, id, off, n)
+	if err == nil && n < v.Header.Length {
+		t.m.scattered.note(t.key(id), off, n, v.Header.Length)
+	}
+	return v, err
 }
 
 // view lends a range of a pinned chunk; on error the chunk is unpinned. It verifies
