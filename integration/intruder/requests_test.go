@@ -97,7 +97,7 @@ func (b *builder) complete(m *wire.MetaRequest) {
 	case *wire.MetaRequest_Commit:
 		stripe := proto.CloneOf(b.stripe)
 		stripe.Id = r.Commit.Stripes[0].Id
-		r.Commit.Link, r.Commit.Stripes = nil, []*wire.Stripe{stripe}
+		r.Commit.Link, r.Commit.NewFile, r.Commit.Stripes = nil, nil, []*wire.Stripe{stripe}
 		for _, e := range r.Commit.Extents {
 			e.Length, e.Object, e.Stripe = 10, 0, stripe.Id
 		}
@@ -194,7 +194,7 @@ func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
 		return func(r *refs) uint64 { return r.file }
 	case "inodes", "held", "returned", "settled", "ending":
 		return func(r *refs) uint64 { return r.file }
-	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for":
+	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for", "also":
 		return func(r *refs) uint64 { return r.dir }
 	case "stripe", "stripes", "first", "after_stripe", "to", "packed", "done":
 		return func(r *refs) uint64 { return r.stripe }
@@ -261,6 +261,9 @@ func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 				bare := &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}}
 				all = append(all, attempt{name: "list_lost without a step", foreign: bare, missing: bare})
 			}
+			if f.Name() == "commit" {
+				all = append(all, attempt{name: "commit that makes its file", foreign: makesFile(w.foreign.dir), missing: makesFile(w.missing.dir)})
+			}
 			return all
 		}
 		// A reference that complete removed again makes no attempt.
@@ -268,6 +271,12 @@ func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 			all = append(all, a)
 		}
 	}
+}
+
+// makesFile commits a new file in a directory.
+func makesFile(dir uint64) *wire.MetaRequest {
+	return &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Mode: wire.CommitMode_COMMIT_MODE_REPLACE,
+		Content: []byte("new"), NewFile: &wire.NewFile{Mode: 0o644}, Link: &wire.LinkTarget{Parent: dir, Name: "made"}}}}
 }
 
 var numeral = regexp.MustCompile(`\b[0-9a-f]*[0-9][0-9a-f]*\b`)

@@ -48,7 +48,7 @@ var Requests = map[string]Request{
 	"lookup":            {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"walk":              {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"get_attr":          {Stranger: Stranger{Own: ok, Confined: notFound, Node: notFound}},
-	"read_dir":          {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
+	"read_dir":          {Stranger: Stranger{Own: ok, Confined: "not found, ok", Node: denied}}, // ok: without the page of also
 	"create":            {Stranger: Stranger{Own: "already exists", Confined: notFound, ReadOnly: readOnly, Node: denied}},
 	"rename":            {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}},
 	"remove":            {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}},

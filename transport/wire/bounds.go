@@ -22,6 +22,8 @@ const (
 	// MaxBatchOps and MaxBatchBytes bound the changes of one Batch, and its encoded length.
 	MaxBatchOps   = 512
 	MaxBatchBytes = 1 << 20
+	// MaxAlso is the most other directories of one ReadDir.
+	MaxAlso = 64
 	// MaxEndDelegation is the most directories of one EndDelegation.
 	MaxEndDelegation = 256
 	// MaxFindOrphans is the most files of one FindOrphans, and MaxKeep of one Keep or Release.

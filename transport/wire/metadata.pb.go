@@ -5808,10 +5808,13 @@ func (x *GetAttr) GetInode() uint64 {
 }
 
 type ReadDir struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
-	After         string                 `protobuf:"bytes,2,opt,name=after" json:"after,omitempty"`  // the last name already received; empty for the first page
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"` // entries, 1,000 at most
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Inode uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	After string                 `protobuf:"bytes,2,opt,name=after" json:"after,omitempty"`  // the last name already received; empty for the first page
+	Limit uint32                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"` // entries, 1,000 at most
+	// Directories whose first pages are wanted too, 64 at most: a client that walks a tree lists ahead. Those
+	// that are gone, or for which no entries are left of the limit, are left out of the answer.
+	Also          []uint64 `protobuf:"fixed64,4,rep,packed,name=also" json:"also,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5865,6 +5868,13 @@ func (x *ReadDir) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ReadDir) GetAlso() []uint64 {
+	if x != nil {
+		return x.Also
+	}
+	return nil
 }
 
 type DirEntry struct {
@@ -5923,6 +5933,7 @@ type ReadDirReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entries       []*DirEntry            `protobuf:"bytes,1,rep,name=entries" json:"entries,omitempty"` // sorted by name, bytewise
 	More          bool                   `protobuf:"varint,2,opt,name=more" json:"more,omitempty"`
+	Also          []*DirPage             `protobuf:"bytes,3,rep,name=also" json:"also,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5971,6 +5982,74 @@ func (x *ReadDirReply) GetMore() bool {
 	return false
 }
 
+func (x *ReadDirReply) GetAlso() []*DirPage {
+	if x != nil {
+		return x.Also
+	}
+	return nil
+}
+
+// DirPage is the first page of a directory of ReadDir.also.
+type DirPage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Entries       []*DirEntry            `protobuf:"bytes,2,rep,name=entries" json:"entries,omitempty"` // sorted by name, bytewise
+	More          bool                   `protobuf:"varint,3,opt,name=more" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DirPage) Reset() {
+	*x = DirPage{}
+	mi := &file_metadata_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DirPage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DirPage) ProtoMessage() {}
+
+func (x *DirPage) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DirPage.ProtoReflect.Descriptor instead.
+func (*DirPage) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DirPage) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *DirPage) GetEntries() []*DirEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *DirPage) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type Create struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Parent    uint64                 `protobuf:"fixed64,1,opt,name=parent" json:"parent,omitempty"`
@@ -5996,7 +6075,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6008,7 +6087,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6021,7 +6100,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Create) GetParent() uint64 {
@@ -6133,7 +6212,7 @@ type Xattr struct {
 
 func (x *Xattr) Reset() {
 	*x = Xattr{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6145,7 +6224,7 @@ func (x *Xattr) String() string {
 func (*Xattr) ProtoMessage() {}
 
 func (x *Xattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6158,7 +6237,7 @@ func (x *Xattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Xattr.ProtoReflect.Descriptor instead.
 func (*Xattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Xattr) GetName() string {
@@ -6196,7 +6275,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6208,7 +6287,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6221,7 +6300,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Rename) GetParent() uint64 {
@@ -6315,7 +6394,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6327,7 +6406,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6340,7 +6419,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Remove) GetParent() uint64 {
@@ -6387,7 +6466,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6399,7 +6478,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6412,7 +6491,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RemoveReply) GetInode() uint64 {
@@ -6434,7 +6513,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6446,7 +6525,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6459,7 +6538,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Link) GetInode() uint64 {
@@ -6494,7 +6573,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6506,7 +6585,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6519,7 +6598,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Release) GetInodes() []uint64 {
@@ -6540,7 +6619,7 @@ type FindOrphans struct {
 
 func (x *FindOrphans) Reset() {
 	*x = FindOrphans{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6552,7 +6631,7 @@ func (x *FindOrphans) String() string {
 func (*FindOrphans) ProtoMessage() {}
 
 func (x *FindOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6565,7 +6644,7 @@ func (x *FindOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindOrphans.ProtoReflect.Descriptor instead.
 func (*FindOrphans) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FindOrphans) GetInodes() []uint64 {
@@ -6586,7 +6665,7 @@ type Keep struct {
 
 func (x *Keep) Reset() {
 	*x = Keep{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6598,7 +6677,7 @@ func (x *Keep) String() string {
 func (*Keep) ProtoMessage() {}
 
 func (x *Keep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6611,7 +6690,7 @@ func (x *Keep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keep.ProtoReflect.Descriptor instead.
 func (*Keep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Keep) GetInodes() []uint64 {
@@ -6631,7 +6710,7 @@ type OrphansReply struct {
 
 func (x *OrphansReply) Reset() {
 	*x = OrphansReply{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6643,7 +6722,7 @@ func (x *OrphansReply) String() string {
 func (*OrphansReply) ProtoMessage() {}
 
 func (x *OrphansReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6656,7 +6735,7 @@ func (x *OrphansReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrphansReply.ProtoReflect.Descriptor instead.
 func (*OrphansReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *OrphansReply) GetInodes() []uint64 {
@@ -6682,7 +6761,7 @@ type SetXattr struct {
 
 func (x *SetXattr) Reset() {
 	*x = SetXattr{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6694,7 +6773,7 @@ func (x *SetXattr) String() string {
 func (*SetXattr) ProtoMessage() {}
 
 func (x *SetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6707,7 +6786,7 @@ func (x *SetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattr.ProtoReflect.Descriptor instead.
 func (*SetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetXattr) GetInode() uint64 {
@@ -6770,7 +6849,7 @@ type GetXattr struct {
 
 func (x *GetXattr) Reset() {
 	*x = GetXattr{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6782,7 +6861,7 @@ func (x *GetXattr) String() string {
 func (*GetXattr) ProtoMessage() {}
 
 func (x *GetXattr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6795,7 +6874,7 @@ func (x *GetXattr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattr.ProtoReflect.Descriptor instead.
 func (*GetXattr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetXattr) GetInode() uint64 {
@@ -6822,7 +6901,7 @@ type XattrReply struct {
 
 func (x *XattrReply) Reset() {
 	*x = XattrReply{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6834,7 +6913,7 @@ func (x *XattrReply) String() string {
 func (*XattrReply) ProtoMessage() {}
 
 func (x *XattrReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6847,7 +6926,7 @@ func (x *XattrReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use XattrReply.ProtoReflect.Descriptor instead.
 func (*XattrReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *XattrReply) GetValue() []byte {
@@ -6876,7 +6955,7 @@ type RemoveTree struct {
 
 func (x *RemoveTree) Reset() {
 	*x = RemoveTree{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6888,7 +6967,7 @@ func (x *RemoveTree) String() string {
 func (*RemoveTree) ProtoMessage() {}
 
 func (x *RemoveTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6901,7 +6980,7 @@ func (x *RemoveTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTree.ProtoReflect.Descriptor instead.
 func (*RemoveTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveTree) GetParent() uint64 {
@@ -6941,7 +7020,7 @@ type SetAttr struct {
 
 func (x *SetAttr) Reset() {
 	*x = SetAttr{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6953,7 +7032,7 @@ func (x *SetAttr) String() string {
 func (*SetAttr) ProtoMessage() {}
 
 func (x *SetAttr) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6966,7 +7045,7 @@ func (x *SetAttr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttr.ProtoReflect.Descriptor instead.
 func (*SetAttr) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetAttr) GetInode() uint64 {
@@ -7040,7 +7119,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7052,7 +7131,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7065,7 +7144,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -7121,7 +7200,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7133,7 +7212,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7146,7 +7225,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -7229,7 +7308,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7241,7 +7320,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7254,7 +7333,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -7279,7 +7358,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7291,7 +7370,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7304,7 +7383,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -7360,7 +7439,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7372,7 +7451,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7385,7 +7464,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -7445,7 +7524,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7457,7 +7536,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7470,7 +7549,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -7605,7 +7684,7 @@ type NewFile struct {
 
 func (x *NewFile) Reset() {
 	*x = NewFile{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7617,7 +7696,7 @@ func (x *NewFile) String() string {
 func (*NewFile) ProtoMessage() {}
 
 func (x *NewFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7630,7 +7709,7 @@ func (x *NewFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewFile.ProtoReflect.Descriptor instead.
 func (*NewFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *NewFile) GetMode() uint32 {
@@ -7674,7 +7753,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7686,7 +7765,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7699,7 +7778,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -7750,7 +7829,7 @@ type Expect struct {
 
 func (x *Expect) Reset() {
 	*x = Expect{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7762,7 +7841,7 @@ func (x *Expect) String() string {
 func (*Expect) ProtoMessage() {}
 
 func (x *Expect) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7775,7 +7854,7 @@ func (x *Expect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expect.ProtoReflect.Descriptor instead.
 func (*Expect) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Expect) GetInode() uint64 {
@@ -7821,7 +7900,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7833,7 +7912,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7846,7 +7925,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -7917,7 +7996,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7929,7 +8008,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7942,7 +8021,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -7985,7 +8064,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7997,7 +8076,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8010,7 +8089,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -8054,7 +8133,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8066,7 +8145,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8079,7 +8158,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -8139,7 +8218,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8151,7 +8230,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8164,7 +8243,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -8233,7 +8312,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8245,7 +8324,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8258,7 +8337,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -8284,7 +8363,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8296,7 +8375,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8309,7 +8388,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -8380,7 +8459,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8392,7 +8471,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8405,7 +8484,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -8450,7 +8529,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8462,7 +8541,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8475,7 +8554,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -8536,7 +8615,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8548,7 +8627,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8561,7 +8640,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -8634,7 +8713,7 @@ type ProbeTarget struct {
 
 func (x *ProbeTarget) Reset() {
 	*x = ProbeTarget{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8646,7 +8725,7 @@ func (x *ProbeTarget) String() string {
 func (*ProbeTarget) ProtoMessage() {}
 
 func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8659,7 +8738,7 @@ func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeTarget.ProtoReflect.Descriptor instead.
 func (*ProbeTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ProbeTarget) GetRole() string {
@@ -8703,7 +8782,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8715,7 +8794,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8728,7 +8807,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Probe) GetRole() string {
@@ -8783,7 +8862,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8795,7 +8874,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8808,7 +8887,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -8935,7 +9014,7 @@ type SuspectChunk struct {
 
 func (x *SuspectChunk) Reset() {
 	*x = SuspectChunk{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8947,7 +9026,7 @@ func (x *SuspectChunk) String() string {
 func (*SuspectChunk) ProtoMessage() {}
 
 func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8960,7 +9039,7 @@ func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectChunk.ProtoReflect.Descriptor instead.
 func (*SuspectChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SuspectChunk) GetDevice() uint32 {
@@ -9004,7 +9083,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9016,7 +9095,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9029,7 +9108,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -9095,7 +9174,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9107,7 +9186,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9120,7 +9199,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -9179,7 +9258,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9191,7 +9270,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9204,7 +9283,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -9241,7 +9320,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9253,7 +9332,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9266,7 +9345,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -9318,7 +9397,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9330,7 +9409,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9343,7 +9422,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -9385,7 +9464,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9397,7 +9476,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9410,7 +9489,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -9446,7 +9525,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9458,7 +9537,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9471,7 +9550,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -9516,7 +9595,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9528,7 +9607,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9541,7 +9620,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -9589,7 +9668,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9601,7 +9680,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9614,7 +9693,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -9641,7 +9720,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9653,7 +9732,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9666,7 +9745,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9739,7 +9818,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9751,7 +9830,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9764,7 +9843,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9823,7 +9902,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9835,7 +9914,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9848,7 +9927,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -9904,7 +9983,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9916,7 +9995,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9929,7 +10008,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -9956,7 +10035,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9968,7 +10047,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9981,7 +10060,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -10059,7 +10138,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10071,7 +10150,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10084,7 +10163,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -10107,7 +10186,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10119,7 +10198,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10132,7 +10211,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -10179,7 +10258,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10191,7 +10270,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10204,7 +10283,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -10230,7 +10309,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10242,7 +10321,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10255,7 +10334,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -10327,7 +10406,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10339,7 +10418,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10352,7 +10431,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -10421,7 +10500,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10433,7 +10512,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10446,7 +10525,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Job) GetId() uint64 {
@@ -10626,7 +10705,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10638,7 +10717,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10651,7 +10730,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -10714,7 +10793,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10726,7 +10805,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10739,7 +10818,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10788,7 +10867,7 @@ type RewrittenFile struct {
 
 func (x *RewrittenFile) Reset() {
 	*x = RewrittenFile{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10800,7 +10879,7 @@ func (x *RewrittenFile) String() string {
 func (*RewrittenFile) ProtoMessage() {}
 
 func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10813,7 +10892,7 @@ func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrittenFile.ProtoReflect.Descriptor instead.
 func (*RewrittenFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RewrittenFile) GetInode() uint64 {
@@ -10848,7 +10927,7 @@ type RewriteReply struct {
 
 func (x *RewriteReply) Reset() {
 	*x = RewriteReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10860,7 +10939,7 @@ func (x *RewriteReply) String() string {
 func (*RewriteReply) ProtoMessage() {}
 
 func (x *RewriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10873,7 +10952,7 @@ func (x *RewriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteReply.ProtoReflect.Descriptor instead.
 func (*RewriteReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RewriteReply) GetRewritten() []uint64 {
@@ -10912,7 +10991,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10924,7 +11003,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10937,7 +11016,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -11004,7 +11083,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11016,7 +11095,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11029,7 +11108,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -11089,7 +11168,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11101,7 +11180,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11114,7 +11193,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -11177,7 +11256,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11189,7 +11268,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11202,7 +11281,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -11238,7 +11317,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11250,7 +11329,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11263,7 +11342,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -11308,7 +11387,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11320,7 +11399,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11333,7 +11412,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -11390,7 +11469,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11402,7 +11481,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11415,7 +11494,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -11455,7 +11534,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11467,7 +11546,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11480,7 +11559,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -11503,7 +11582,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11515,7 +11594,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11528,7 +11607,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -11557,7 +11636,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11569,7 +11648,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11582,7 +11661,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11616,7 +11695,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11628,7 +11707,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11641,7 +11720,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11671,7 +11750,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11683,7 +11762,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11696,7 +11775,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11730,7 +11809,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11742,7 +11821,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11755,7 +11834,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11782,7 +11861,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11794,7 +11873,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11807,7 +11886,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11834,7 +11913,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11846,7 +11925,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11859,7 +11938,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11913,7 +11992,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11925,7 +12004,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11938,7 +12017,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11961,7 +12040,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11973,7 +12052,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11986,7 +12065,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -12036,7 +12115,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12048,7 +12127,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12061,7 +12140,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -12095,7 +12174,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12107,7 +12186,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12120,7 +12199,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -12148,7 +12227,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12160,7 +12239,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12173,7 +12252,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -12207,7 +12286,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12219,7 +12298,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12232,7 +12311,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -12260,7 +12339,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12272,7 +12351,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12285,7 +12364,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -12376,7 +12455,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12388,7 +12467,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12401,7 +12480,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -12458,7 +12537,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12470,7 +12549,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12483,7 +12562,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -12520,7 +12599,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12532,7 +12611,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12545,7 +12624,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12589,7 +12668,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12601,7 +12680,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12614,7 +12693,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12658,7 +12737,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12670,7 +12749,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12683,7 +12762,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12728,7 +12807,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12740,7 +12819,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12753,7 +12832,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12810,7 +12889,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12822,7 +12901,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12835,7 +12914,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12876,7 +12955,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12888,7 +12967,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12901,7 +12980,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12934,7 +13013,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12946,7 +13025,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12959,7 +13038,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -13022,7 +13101,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13034,7 +13113,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13047,7 +13126,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -13145,7 +13224,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13157,7 +13236,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13170,7 +13249,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -13299,7 +13378,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13311,7 +13390,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13324,7 +13403,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13363,7 +13442,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13375,7 +13454,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13388,7 +13467,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 type Member struct {
@@ -13411,7 +13490,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13423,7 +13502,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13436,7 +13515,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *Member) GetId() string {
@@ -13541,7 +13620,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13553,7 +13632,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13566,7 +13645,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13651,7 +13730,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13663,7 +13742,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13676,7 +13755,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13719,7 +13798,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13731,7 +13810,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13744,7 +13823,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *AddMember) GetId() string {
@@ -13771,7 +13850,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13783,7 +13862,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13796,7 +13875,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13816,7 +13895,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13828,7 +13907,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13841,7 +13920,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13865,7 +13944,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13877,7 +13956,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13890,7 +13969,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13939,7 +14018,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13951,7 +14030,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13964,7 +14043,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -14013,7 +14092,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14025,7 +14104,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14038,7 +14117,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -14061,7 +14140,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14073,7 +14152,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14086,7 +14165,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -14126,7 +14205,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14138,7 +14217,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14151,7 +14230,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -14219,7 +14298,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14231,7 +14310,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14244,7 +14323,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 type LeaderReply struct {
@@ -14259,7 +14338,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14271,7 +14350,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14284,7 +14363,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14325,7 +14404,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14337,7 +14416,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14350,7 +14429,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 type MemberReply struct {
@@ -14368,7 +14447,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14380,7 +14459,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14393,7 +14472,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14459,7 +14538,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14471,7 +14550,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14484,7 +14563,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14529,7 +14608,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14541,7 +14620,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14554,7 +14633,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14608,7 +14687,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14620,7 +14699,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14633,7 +14712,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14655,7 +14734,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14667,7 +14746,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14680,7 +14759,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14727,7 +14806,7 @@ type FileLock struct {
 
 func (x *FileLock) Reset() {
 	*x = FileLock{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14739,7 +14818,7 @@ func (x *FileLock) String() string {
 func (*FileLock) ProtoMessage() {}
 
 func (x *FileLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14752,7 +14831,7 @@ func (x *FileLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileLock.ProtoReflect.Descriptor instead.
 func (*FileLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *FileLock) GetSession() uint64 {
@@ -14818,7 +14897,7 @@ type SetLock struct {
 
 func (x *SetLock) Reset() {
 	*x = SetLock{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14830,7 +14909,7 @@ func (x *SetLock) String() string {
 func (*SetLock) ProtoMessage() {}
 
 func (x *SetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14843,7 +14922,7 @@ func (x *SetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLock.ProtoReflect.Descriptor instead.
 func (*SetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *SetLock) GetInode() uint64 {
@@ -14878,7 +14957,7 @@ type GetLock struct {
 
 func (x *GetLock) Reset() {
 	*x = GetLock{}
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14890,7 +14969,7 @@ func (x *GetLock) String() string {
 func (*GetLock) ProtoMessage() {}
 
 func (x *GetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14903,7 +14982,7 @@ func (x *GetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLock.ProtoReflect.Descriptor instead.
 func (*GetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{153}
+	return file_metadata_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *GetLock) GetInode() uint64 {
@@ -14933,7 +15012,7 @@ type AwaitLock struct {
 
 func (x *AwaitLock) Reset() {
 	*x = AwaitLock{}
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14945,7 +15024,7 @@ func (x *AwaitLock) String() string {
 func (*AwaitLock) ProtoMessage() {}
 
 func (x *AwaitLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14958,7 +15037,7 @@ func (x *AwaitLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitLock.ProtoReflect.Descriptor instead.
 func (*AwaitLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{154}
+	return file_metadata_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *AwaitLock) GetInode() uint64 {
@@ -14992,7 +15071,7 @@ type LockReply struct {
 
 func (x *LockReply) Reset() {
 	*x = LockReply{}
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15004,7 +15083,7 @@ func (x *LockReply) String() string {
 func (*LockReply) ProtoMessage() {}
 
 func (x *LockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15017,7 +15096,7 @@ func (x *LockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockReply.ProtoReflect.Descriptor instead.
 func (*LockReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{155}
+	return file_metadata_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *LockReply) GetConflict() *FileLock {
@@ -15046,7 +15125,7 @@ type Delegate struct {
 
 func (x *Delegate) Reset() {
 	*x = Delegate{}
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15058,7 +15137,7 @@ func (x *Delegate) String() string {
 func (*Delegate) ProtoMessage() {}
 
 func (x *Delegate) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15071,7 +15150,7 @@ func (x *Delegate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegate.ProtoReflect.Descriptor instead.
 func (*Delegate) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{156}
+	return file_metadata_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *Delegate) GetInode() uint64 {
@@ -15102,7 +15181,7 @@ type DelegateReply struct {
 
 func (x *DelegateReply) Reset() {
 	*x = DelegateReply{}
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15114,7 +15193,7 @@ func (x *DelegateReply) String() string {
 func (*DelegateReply) ProtoMessage() {}
 
 func (x *DelegateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15127,7 +15206,7 @@ func (x *DelegateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelegateReply.ProtoReflect.Descriptor instead.
 func (*DelegateReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{157}
+	return file_metadata_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *DelegateReply) GetDelegated() bool {
@@ -15185,7 +15264,7 @@ type EndDelegation struct {
 
 func (x *EndDelegation) Reset() {
 	*x = EndDelegation{}
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15197,7 +15276,7 @@ func (x *EndDelegation) String() string {
 func (*EndDelegation) ProtoMessage() {}
 
 func (x *EndDelegation) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15210,7 +15289,7 @@ func (x *EndDelegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegation.ProtoReflect.Descriptor instead.
 func (*EndDelegation) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{158}
+	return file_metadata_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *EndDelegation) GetInodes() []uint64 {
@@ -15236,7 +15315,7 @@ type EndDelegationReply struct {
 
 func (x *EndDelegationReply) Reset() {
 	*x = EndDelegationReply{}
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15248,7 +15327,7 @@ func (x *EndDelegationReply) String() string {
 func (*EndDelegationReply) ProtoMessage() {}
 
 func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15261,7 +15340,7 @@ func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegationReply.ProtoReflect.Descriptor instead.
 func (*EndDelegationReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{159}
+	return file_metadata_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *EndDelegationReply) GetMore() bool {
@@ -15283,7 +15362,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15295,7 +15374,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15308,7 +15387,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{160}
+	return file_metadata_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *Batch) GetOps() []*BatchOp {
@@ -15339,7 +15418,7 @@ type BatchOp struct {
 
 func (x *BatchOp) Reset() {
 	*x = BatchOp{}
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15351,7 +15430,7 @@ func (x *BatchOp) String() string {
 func (*BatchOp) ProtoMessage() {}
 
 func (x *BatchOp) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15364,7 +15443,7 @@ func (x *BatchOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
 func (*BatchOp) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{161}
+	return file_metadata_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *BatchOp) GetInode() uint64 {
@@ -15484,7 +15563,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15496,7 +15575,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15509,7 +15588,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{162}
+	return file_metadata_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *BatchReply) GetResults() []*BatchResult {
@@ -15537,7 +15616,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_metadata_proto_msgTypes[163]
+	mi := &file_metadata_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15549,7 +15628,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[163]
+	mi := &file_metadata_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15562,7 +15641,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{163}
+	return file_metadata_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *BatchResult) GetError() *Error {
@@ -16114,17 +16193,23 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12&\n" +
 	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"\x1f\n" +
 	"\aGetAttr\x12\x14\n" +
-	"\x05inode\x18\x01 \x01(\x06R\x05inode\"K\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\"_\n" +
 	"\aReadDir\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"F\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x12\n" +
+	"\x04also\x18\x04 \x03(\x06R\x04also\"F\n" +
 	"\bDirEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
-	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"T\n" +
+	"\x04attr\x18\x02 \x01(\v2\x12.moraine.wire.AttrR\x04attr\"\x7f\n" +
 	"\fReadDirReply\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xf7\x02\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12)\n" +
+	"\x04also\x18\x03 \x03(\v2\x15.moraine.wire.DirPageR\x04also\"e\n" +
+	"\aDirPage\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x120\n" +
+	"\aentries\x18\x02 \x03(\v2\x16.moraine.wire.DirEntryR\aentries\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xf7\x02\n" +
 	"\x06Create\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x06R\x06parent\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -17016,7 +17101,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 164)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 165)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),        // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),          // 1: moraine.wire.SetAttrField
@@ -17061,197 +17146,198 @@ var file_metadata_proto_goTypes = []any{
 	(*ReadDir)(nil),            // 40: moraine.wire.ReadDir
 	(*DirEntry)(nil),           // 41: moraine.wire.DirEntry
 	(*ReadDirReply)(nil),       // 42: moraine.wire.ReadDirReply
-	(*Create)(nil),             // 43: moraine.wire.Create
-	(*Xattr)(nil),              // 44: moraine.wire.Xattr
-	(*Rename)(nil),             // 45: moraine.wire.Rename
-	(*Remove)(nil),             // 46: moraine.wire.Remove
-	(*RemoveReply)(nil),        // 47: moraine.wire.RemoveReply
-	(*Link)(nil),               // 48: moraine.wire.Link
-	(*Release)(nil),            // 49: moraine.wire.Release
-	(*FindOrphans)(nil),        // 50: moraine.wire.FindOrphans
-	(*Keep)(nil),               // 51: moraine.wire.Keep
-	(*OrphansReply)(nil),       // 52: moraine.wire.OrphansReply
-	(*SetXattr)(nil),           // 53: moraine.wire.SetXattr
-	(*GetXattr)(nil),           // 54: moraine.wire.GetXattr
-	(*XattrReply)(nil),         // 55: moraine.wire.XattrReply
-	(*RemoveTree)(nil),         // 56: moraine.wire.RemoveTree
-	(*SetAttr)(nil),            // 57: moraine.wire.SetAttr
-	(*Grant)(nil),              // 58: moraine.wire.Grant
-	(*GrantReply)(nil),         // 59: moraine.wire.GrantReply
-	(*EndGrant)(nil),           // 60: moraine.wire.EndGrant
-	(*Place)(nil),              // 61: moraine.wire.Place
-	(*PlaceReply)(nil),         // 62: moraine.wire.PlaceReply
-	(*Commit)(nil),             // 63: moraine.wire.Commit
-	(*NewFile)(nil),            // 64: moraine.wire.NewFile
-	(*LinkTarget)(nil),         // 65: moraine.wire.LinkTarget
-	(*Expect)(nil),             // 66: moraine.wire.Expect
-	(*Clone)(nil),              // 67: moraine.wire.Clone
-	(*CloneRange)(nil),         // 68: moraine.wire.CloneRange
-	(*CommitReply)(nil),        // 69: moraine.wire.CommitReply
-	(*GetExtents)(nil),         // 70: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),       // 71: moraine.wire.ExtentsReply
-	(*ReportBadChunks)(nil),    // 72: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),           // 73: moraine.wire.BadChunk
-	(*RegisterHost)(nil),       // 74: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil),  // 75: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),          // 76: moraine.wire.Heartbeat
-	(*ProbeTarget)(nil),        // 77: moraine.wire.ProbeTarget
-	(*Probe)(nil),              // 78: moraine.wire.Probe
-	(*HeartbeatReply)(nil),     // 79: moraine.wire.HeartbeatReply
-	(*SuspectChunk)(nil),       // 80: moraine.wire.SuspectChunk
-	(*ListMemory)(nil),         // 81: moraine.wire.ListMemory
-	(*MemoryReply)(nil),        // 82: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),       // 83: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),       // 84: moraine.wire.SettledChunk
-	(*ListLost)(nil),           // 85: moraine.wire.ListLost
-	(*LostReply)(nil),          // 86: moraine.wire.LostReply
-	(*LostFile)(nil),           // 87: moraine.wire.LostFile
-	(*Deletion)(nil),           // 88: moraine.wire.Deletion
-	(*DeletedChunks)(nil),      // 89: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),       // 90: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),        // 91: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil),  // 92: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),        // 93: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),   // 94: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),         // 95: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),       // 96: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),    // 97: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),       // 98: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),     // 99: moraine.wire.SetDeviceState
-	(*Job)(nil),                // 100: moraine.wire.Job
-	(*RewriteTask)(nil),        // 101: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),      // 102: moraine.wire.CommitRewrite
-	(*RewrittenFile)(nil),      // 103: moraine.wire.RewrittenFile
-	(*RewriteReply)(nil),       // 104: moraine.wire.RewriteReply
-	(*RepairTask)(nil),         // 105: moraine.wire.RepairTask
-	(*Intent)(nil),             // 106: moraine.wire.Intent
-	(*LeaseJobs)(nil),          // 107: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),          // 108: moraine.wire.JobsReply
-	(*RenewJob)(nil),           // 109: moraine.wire.RenewJob
-	(*FinishJob)(nil),          // 110: moraine.wire.FinishJob
-	(*ListJobs)(nil),           // 111: moraine.wire.ListJobs
-	(*CancelJob)(nil),          // 112: moraine.wire.CancelJob
-	(*QueueMove)(nil),          // 113: moraine.wire.QueueMove
-	(*BeginRepair)(nil),        // 114: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),   // 115: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),       // 116: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil),  // 117: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),         // 118: moraine.wire.EndIntents
-	(*Usage)(nil),              // 119: moraine.wire.Usage
-	(*GetUsage)(nil),           // 120: moraine.wire.GetUsage
-	(*UsageReply)(nil),         // 121: moraine.wire.UsageReply
-	(*SetQuota)(nil),           // 122: moraine.wire.SetQuota
-	(*ListQuotas)(nil),         // 123: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),        // 124: moraine.wire.QuotasReply
-	(*Recount)(nil),            // 125: moraine.wire.Recount
-	(*Leases)(nil),             // 126: moraine.wire.Leases
-	(*LeasesReply)(nil),        // 127: moraine.wire.LeasesReply
-	(*Recall)(nil),             // 128: moraine.wire.Recall
-	(*Touch)(nil),              // 129: moraine.wire.Touch
-	(*LeaseGrant)(nil),         // 130: moraine.wire.LeaseGrant
-	(*Watch)(nil),              // 131: moraine.wire.Watch
-	(*WatchEvent)(nil),         // 132: moraine.wire.WatchEvent
-	(*WatchReply)(nil),         // 133: moraine.wire.WatchReply
-	(*MemberAddress)(nil),      // 134: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),         // 135: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),    // 136: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),       // 137: moraine.wire.MemberStatus
-	(*Latencies)(nil),          // 138: moraine.wire.Latencies
-	(*GetMembers)(nil),         // 139: moraine.wire.GetMembers
-	(*Member)(nil),             // 140: moraine.wire.Member
-	(*MembersReply)(nil),       // 141: moraine.wire.MembersReply
-	(*CommandCount)(nil),       // 142: moraine.wire.CommandCount
-	(*AddMember)(nil),          // 143: moraine.wire.AddMember
-	(*RemoveMember)(nil),       // 144: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),      // 145: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),          // 146: moraine.wire.CloneTree
-	(*Concat)(nil),             // 147: moraine.wire.Concat
-	(*RaiseRouting)(nil),       // 148: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),         // 149: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),    // 150: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),          // 151: moraine.wire.GetLeader
-	(*LeaderReply)(nil),        // 152: moraine.wire.LeaderReply
-	(*GetMember)(nil),          // 153: moraine.wire.GetMember
-	(*MemberReply)(nil),        // 154: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),     // 155: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),   // 156: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),         // 157: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),    // 158: moraine.wire.QuarantineReply
-	(*FileLock)(nil),           // 159: moraine.wire.FileLock
-	(*SetLock)(nil),            // 160: moraine.wire.SetLock
-	(*GetLock)(nil),            // 161: moraine.wire.GetLock
-	(*AwaitLock)(nil),          // 162: moraine.wire.AwaitLock
-	(*LockReply)(nil),          // 163: moraine.wire.LockReply
-	(*Delegate)(nil),           // 164: moraine.wire.Delegate
-	(*DelegateReply)(nil),      // 165: moraine.wire.DelegateReply
-	(*EndDelegation)(nil),      // 166: moraine.wire.EndDelegation
-	(*EndDelegationReply)(nil), // 167: moraine.wire.EndDelegationReply
-	(*Batch)(nil),              // 168: moraine.wire.Batch
-	(*BatchOp)(nil),            // 169: moraine.wire.BatchOp
-	(*BatchReply)(nil),         // 170: moraine.wire.BatchReply
-	(*BatchResult)(nil),        // 171: moraine.wire.BatchResult
-	(*OpenRun)(nil),            // 172: moraine.wire.OpenRun
-	(*BeginStep)(nil),          // 173: moraine.wire.BeginStep
-	(*SealPart)(nil),           // 174: moraine.wire.SealPart
-	(*GetStep)(nil),            // 175: moraine.wire.GetStep
-	(*CommitStep)(nil),         // 176: moraine.wire.CommitStep
-	(*AbortStep)(nil),          // 177: moraine.wire.AbortStep
-	(*ListRuns)(nil),           // 178: moraine.wire.ListRuns
-	(*ListSteps)(nil),          // 179: moraine.wire.ListSteps
-	(*ResolveStep)(nil),        // 180: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),         // 181: moraine.wire.RemoveStep
-	(*ListParts)(nil),          // 182: moraine.wire.ListParts
-	(*ClaimSlices)(nil),        // 183: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),          // 184: moraine.wire.LeaseStep
-	(*MarkStep)(nil),           // 185: moraine.wire.MarkStep
-	(*AdoptStep)(nil),          // 186: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),        // 187: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),        // 188: moraine.wire.BeginObject
-	(*EndObject)(nil),          // 189: moraine.wire.EndObject
-	(*CommitFlush)(nil),        // 190: moraine.wire.CommitFlush
-	(*MoveObject)(nil),         // 191: moraine.wire.MoveObject
-	(*CommitEvict)(nil),        // 192: moraine.wire.CommitEvict
-	(*CommitStage)(nil),        // 193: moraine.wire.CommitStage
-	(*DeletedObject)(nil),      // 194: moraine.wire.DeletedObject
-	(*GetObject)(nil),          // 195: moraine.wire.GetObject
-	(*GetTier)(nil),            // 196: moraine.wire.GetTier
-	(*SetPolicy)(nil),          // 197: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),          // 198: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),      // 199: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),       // 200: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),     // 201: moraine.wire.ListBadObjects
-	(*Error)(nil),              // 202: moraine.wire.Error
-	(*Topology)(nil),           // 203: moraine.wire.Topology
-	(*RunReply)(nil),           // 204: moraine.wire.RunReply
-	(*StepReply)(nil),          // 205: moraine.wire.StepReply
-	(*RunsReply)(nil),          // 206: moraine.wire.RunsReply
-	(*StepsReply)(nil),         // 207: moraine.wire.StepsReply
-	(*PartsReply)(nil),         // 208: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),        // 209: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),        // 210: moraine.wire.ObjectReply
-	(*TierReply)(nil),          // 211: moraine.wire.TierReply
-	(*PolicyReply)(nil),        // 212: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil),  // 213: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),    // 214: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),     // 215: moraine.wire.EndpointHealth
-	(*Scheme)(nil),             // 216: moraine.wire.Scheme
-	(*BucketStatus)(nil),       // 217: moraine.wire.BucketStatus
-	(DeviceState)(0),           // 218: moraine.wire.DeviceState
-	(*Attr)(nil),               // 219: moraine.wire.Attr
-	(FileType)(0),              // 220: moraine.wire.FileType
-	(*Placement)(nil),          // 221: moraine.wire.Placement
-	(*Stripe)(nil),             // 222: moraine.wire.Stripe
-	(*Extent)(nil),             // 223: moraine.wire.Extent
-	(*Object)(nil),             // 224: moraine.wire.Object
-	(*Host)(nil),               // 225: moraine.wire.Host
-	(*Device)(nil),             // 226: moraine.wire.Device
-	(*SigningKey)(nil),         // 227: moraine.wire.SigningKey
-	(*BucketHealth)(nil),       // 228: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),      // 229: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),            // 230: moraine.wire.StepKey
-	(*ByteRange)(nil),          // 231: moraine.wire.ByteRange
-	(*MoveTask)(nil),           // 232: moraine.wire.MoveTask
-	(*BucketTraits)(nil),       // 233: moraine.wire.BucketTraits
+	(*DirPage)(nil),            // 43: moraine.wire.DirPage
+	(*Create)(nil),             // 44: moraine.wire.Create
+	(*Xattr)(nil),              // 45: moraine.wire.Xattr
+	(*Rename)(nil),             // 46: moraine.wire.Rename
+	(*Remove)(nil),             // 47: moraine.wire.Remove
+	(*RemoveReply)(nil),        // 48: moraine.wire.RemoveReply
+	(*Link)(nil),               // 49: moraine.wire.Link
+	(*Release)(nil),            // 50: moraine.wire.Release
+	(*FindOrphans)(nil),        // 51: moraine.wire.FindOrphans
+	(*Keep)(nil),               // 52: moraine.wire.Keep
+	(*OrphansReply)(nil),       // 53: moraine.wire.OrphansReply
+	(*SetXattr)(nil),           // 54: moraine.wire.SetXattr
+	(*GetXattr)(nil),           // 55: moraine.wire.GetXattr
+	(*XattrReply)(nil),         // 56: moraine.wire.XattrReply
+	(*RemoveTree)(nil),         // 57: moraine.wire.RemoveTree
+	(*SetAttr)(nil),            // 58: moraine.wire.SetAttr
+	(*Grant)(nil),              // 59: moraine.wire.Grant
+	(*GrantReply)(nil),         // 60: moraine.wire.GrantReply
+	(*EndGrant)(nil),           // 61: moraine.wire.EndGrant
+	(*Place)(nil),              // 62: moraine.wire.Place
+	(*PlaceReply)(nil),         // 63: moraine.wire.PlaceReply
+	(*Commit)(nil),             // 64: moraine.wire.Commit
+	(*NewFile)(nil),            // 65: moraine.wire.NewFile
+	(*LinkTarget)(nil),         // 66: moraine.wire.LinkTarget
+	(*Expect)(nil),             // 67: moraine.wire.Expect
+	(*Clone)(nil),              // 68: moraine.wire.Clone
+	(*CloneRange)(nil),         // 69: moraine.wire.CloneRange
+	(*CommitReply)(nil),        // 70: moraine.wire.CommitReply
+	(*GetExtents)(nil),         // 71: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),       // 72: moraine.wire.ExtentsReply
+	(*ReportBadChunks)(nil),    // 73: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),           // 74: moraine.wire.BadChunk
+	(*RegisterHost)(nil),       // 75: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil),  // 76: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),          // 77: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),        // 78: moraine.wire.ProbeTarget
+	(*Probe)(nil),              // 79: moraine.wire.Probe
+	(*HeartbeatReply)(nil),     // 80: moraine.wire.HeartbeatReply
+	(*SuspectChunk)(nil),       // 81: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),         // 82: moraine.wire.ListMemory
+	(*MemoryReply)(nil),        // 83: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),       // 84: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),       // 85: moraine.wire.SettledChunk
+	(*ListLost)(nil),           // 86: moraine.wire.ListLost
+	(*LostReply)(nil),          // 87: moraine.wire.LostReply
+	(*LostFile)(nil),           // 88: moraine.wire.LostFile
+	(*Deletion)(nil),           // 89: moraine.wire.Deletion
+	(*DeletedChunks)(nil),      // 90: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),       // 91: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),        // 92: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil),  // 93: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),        // 94: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),   // 95: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),         // 96: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),       // 97: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),    // 98: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),       // 99: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),     // 100: moraine.wire.SetDeviceState
+	(*Job)(nil),                // 101: moraine.wire.Job
+	(*RewriteTask)(nil),        // 102: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),      // 103: moraine.wire.CommitRewrite
+	(*RewrittenFile)(nil),      // 104: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),       // 105: moraine.wire.RewriteReply
+	(*RepairTask)(nil),         // 106: moraine.wire.RepairTask
+	(*Intent)(nil),             // 107: moraine.wire.Intent
+	(*LeaseJobs)(nil),          // 108: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),          // 109: moraine.wire.JobsReply
+	(*RenewJob)(nil),           // 110: moraine.wire.RenewJob
+	(*FinishJob)(nil),          // 111: moraine.wire.FinishJob
+	(*ListJobs)(nil),           // 112: moraine.wire.ListJobs
+	(*CancelJob)(nil),          // 113: moraine.wire.CancelJob
+	(*QueueMove)(nil),          // 114: moraine.wire.QueueMove
+	(*BeginRepair)(nil),        // 115: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),   // 116: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),       // 117: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil),  // 118: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),         // 119: moraine.wire.EndIntents
+	(*Usage)(nil),              // 120: moraine.wire.Usage
+	(*GetUsage)(nil),           // 121: moraine.wire.GetUsage
+	(*UsageReply)(nil),         // 122: moraine.wire.UsageReply
+	(*SetQuota)(nil),           // 123: moraine.wire.SetQuota
+	(*ListQuotas)(nil),         // 124: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),        // 125: moraine.wire.QuotasReply
+	(*Recount)(nil),            // 126: moraine.wire.Recount
+	(*Leases)(nil),             // 127: moraine.wire.Leases
+	(*LeasesReply)(nil),        // 128: moraine.wire.LeasesReply
+	(*Recall)(nil),             // 129: moraine.wire.Recall
+	(*Touch)(nil),              // 130: moraine.wire.Touch
+	(*LeaseGrant)(nil),         // 131: moraine.wire.LeaseGrant
+	(*Watch)(nil),              // 132: moraine.wire.Watch
+	(*WatchEvent)(nil),         // 133: moraine.wire.WatchEvent
+	(*WatchReply)(nil),         // 134: moraine.wire.WatchReply
+	(*MemberAddress)(nil),      // 135: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),         // 136: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),    // 137: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),       // 138: moraine.wire.MemberStatus
+	(*Latencies)(nil),          // 139: moraine.wire.Latencies
+	(*GetMembers)(nil),         // 140: moraine.wire.GetMembers
+	(*Member)(nil),             // 141: moraine.wire.Member
+	(*MembersReply)(nil),       // 142: moraine.wire.MembersReply
+	(*CommandCount)(nil),       // 143: moraine.wire.CommandCount
+	(*AddMember)(nil),          // 144: moraine.wire.AddMember
+	(*RemoveMember)(nil),       // 145: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),      // 146: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),          // 147: moraine.wire.CloneTree
+	(*Concat)(nil),             // 148: moraine.wire.Concat
+	(*RaiseRouting)(nil),       // 149: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),         // 150: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),    // 151: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),          // 152: moraine.wire.GetLeader
+	(*LeaderReply)(nil),        // 153: moraine.wire.LeaderReply
+	(*GetMember)(nil),          // 154: moraine.wire.GetMember
+	(*MemberReply)(nil),        // 155: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),     // 156: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),   // 157: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),         // 158: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),    // 159: moraine.wire.QuarantineReply
+	(*FileLock)(nil),           // 160: moraine.wire.FileLock
+	(*SetLock)(nil),            // 161: moraine.wire.SetLock
+	(*GetLock)(nil),            // 162: moraine.wire.GetLock
+	(*AwaitLock)(nil),          // 163: moraine.wire.AwaitLock
+	(*LockReply)(nil),          // 164: moraine.wire.LockReply
+	(*Delegate)(nil),           // 165: moraine.wire.Delegate
+	(*DelegateReply)(nil),      // 166: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),      // 167: moraine.wire.EndDelegation
+	(*EndDelegationReply)(nil), // 168: moraine.wire.EndDelegationReply
+	(*Batch)(nil),              // 169: moraine.wire.Batch
+	(*BatchOp)(nil),            // 170: moraine.wire.BatchOp
+	(*BatchReply)(nil),         // 171: moraine.wire.BatchReply
+	(*BatchResult)(nil),        // 172: moraine.wire.BatchResult
+	(*OpenRun)(nil),            // 173: moraine.wire.OpenRun
+	(*BeginStep)(nil),          // 174: moraine.wire.BeginStep
+	(*SealPart)(nil),           // 175: moraine.wire.SealPart
+	(*GetStep)(nil),            // 176: moraine.wire.GetStep
+	(*CommitStep)(nil),         // 177: moraine.wire.CommitStep
+	(*AbortStep)(nil),          // 178: moraine.wire.AbortStep
+	(*ListRuns)(nil),           // 179: moraine.wire.ListRuns
+	(*ListSteps)(nil),          // 180: moraine.wire.ListSteps
+	(*ResolveStep)(nil),        // 181: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),         // 182: moraine.wire.RemoveStep
+	(*ListParts)(nil),          // 183: moraine.wire.ListParts
+	(*ClaimSlices)(nil),        // 184: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),          // 185: moraine.wire.LeaseStep
+	(*MarkStep)(nil),           // 186: moraine.wire.MarkStep
+	(*AdoptStep)(nil),          // 187: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),        // 188: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),        // 189: moraine.wire.BeginObject
+	(*EndObject)(nil),          // 190: moraine.wire.EndObject
+	(*CommitFlush)(nil),        // 191: moraine.wire.CommitFlush
+	(*MoveObject)(nil),         // 192: moraine.wire.MoveObject
+	(*CommitEvict)(nil),        // 193: moraine.wire.CommitEvict
+	(*CommitStage)(nil),        // 194: moraine.wire.CommitStage
+	(*DeletedObject)(nil),      // 195: moraine.wire.DeletedObject
+	(*GetObject)(nil),          // 196: moraine.wire.GetObject
+	(*GetTier)(nil),            // 197: moraine.wire.GetTier
+	(*SetPolicy)(nil),          // 198: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),          // 199: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),      // 200: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),       // 201: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),     // 202: moraine.wire.ListBadObjects
+	(*Error)(nil),              // 203: moraine.wire.Error
+	(*Topology)(nil),           // 204: moraine.wire.Topology
+	(*RunReply)(nil),           // 205: moraine.wire.RunReply
+	(*StepReply)(nil),          // 206: moraine.wire.StepReply
+	(*RunsReply)(nil),          // 207: moraine.wire.RunsReply
+	(*StepsReply)(nil),         // 208: moraine.wire.StepsReply
+	(*PartsReply)(nil),         // 209: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),        // 210: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),        // 211: moraine.wire.ObjectReply
+	(*TierReply)(nil),          // 212: moraine.wire.TierReply
+	(*PolicyReply)(nil),        // 213: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil),  // 214: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),    // 215: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),     // 216: moraine.wire.EndpointHealth
+	(*Scheme)(nil),             // 217: moraine.wire.Scheme
+	(*BucketStatus)(nil),       // 218: moraine.wire.BucketStatus
+	(DeviceState)(0),           // 219: moraine.wire.DeviceState
+	(*Attr)(nil),               // 220: moraine.wire.Attr
+	(FileType)(0),              // 221: moraine.wire.FileType
+	(*Placement)(nil),          // 222: moraine.wire.Placement
+	(*Stripe)(nil),             // 223: moraine.wire.Stripe
+	(*Extent)(nil),             // 224: moraine.wire.Extent
+	(*Object)(nil),             // 225: moraine.wire.Object
+	(*Host)(nil),               // 226: moraine.wire.Host
+	(*Device)(nil),             // 227: moraine.wire.Device
+	(*SigningKey)(nil),         // 228: moraine.wire.SigningKey
+	(*BucketHealth)(nil),       // 229: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),      // 230: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),            // 231: moraine.wire.StepKey
+	(*ByteRange)(nil),          // 232: moraine.wire.ByteRange
+	(*MoveTask)(nil),           // 233: moraine.wire.MoveTask
+	(*BucketTraits)(nil),       // 234: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -17263,296 +17349,298 @@ var file_metadata_proto_depIdxs = []int32{
 	36,  // 6: moraine.wire.MetaRequest.walk:type_name -> moraine.wire.Walk
 	39,  // 7: moraine.wire.MetaRequest.get_attr:type_name -> moraine.wire.GetAttr
 	40,  // 8: moraine.wire.MetaRequest.read_dir:type_name -> moraine.wire.ReadDir
-	43,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
-	45,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
-	46,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
-	57,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
-	56,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
-	48,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
-	49,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
-	50,  // 16: moraine.wire.MetaRequest.find_orphans:type_name -> moraine.wire.FindOrphans
-	51,  // 17: moraine.wire.MetaRequest.keep:type_name -> moraine.wire.Keep
-	53,  // 18: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	54,  // 19: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	58,  // 20: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	60,  // 21: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	61,  // 22: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	63,  // 23: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	70,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	72,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	67,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	74,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	76,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	90,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	89,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	99,  // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	107, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	109, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	110, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	111, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	112, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	114, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	116, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	118, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	172, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	173, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	174, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	175, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	176, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	177, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	178, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	179, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	180, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	181, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	182, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	183, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	184, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	185, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	186, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	187, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	113, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	188, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	189, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	190, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	191, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	192, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	193, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	194, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	195, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	196, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	197, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	198, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	120, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	122, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	123, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	125, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	146, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	147, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	148, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	126, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	131, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	160, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
-	161, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
-	162, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
-	164, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
-	166, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
-	168, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	135, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	139, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	143, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	144, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	145, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	149, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	44,  // 9: moraine.wire.MetaRequest.create:type_name -> moraine.wire.Create
+	46,  // 10: moraine.wire.MetaRequest.rename:type_name -> moraine.wire.Rename
+	47,  // 11: moraine.wire.MetaRequest.remove:type_name -> moraine.wire.Remove
+	58,  // 12: moraine.wire.MetaRequest.set_attr:type_name -> moraine.wire.SetAttr
+	57,  // 13: moraine.wire.MetaRequest.remove_tree:type_name -> moraine.wire.RemoveTree
+	49,  // 14: moraine.wire.MetaRequest.link:type_name -> moraine.wire.Link
+	50,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
+	51,  // 16: moraine.wire.MetaRequest.find_orphans:type_name -> moraine.wire.FindOrphans
+	52,  // 17: moraine.wire.MetaRequest.keep:type_name -> moraine.wire.Keep
+	54,  // 18: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	55,  // 19: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	59,  // 20: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	61,  // 21: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	62,  // 22: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	64,  // 23: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	71,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	73,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	68,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	75,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	77,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	91,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	90,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	100, // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	108, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	110, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	111, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	112, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	113, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	115, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	117, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	119, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	173, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	174, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	175, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	176, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	177, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	178, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	179, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	180, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	181, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	182, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	183, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	184, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	185, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	186, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	187, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	188, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	114, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	189, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	190, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	191, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	192, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	193, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	194, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	195, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	196, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	197, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	198, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	199, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	121, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	123, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	124, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	126, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	147, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	148, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	149, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	127, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	132, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	161, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
+	162, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
+	163, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
+	165, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
+	167, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
+	169, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	136, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	140, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	144, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	145, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	146, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	150, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 89: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 90: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 91: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	151, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	153, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	155, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	83,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	81,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	85,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	152, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	154, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	156, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	84,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	82,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	86,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	27,  // 98: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	102, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	93,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	95,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	103, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	94,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	96,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
 	12,  // 102: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 103: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	199, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	200, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	201, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	202, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	130, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	200, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	201, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	202, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	203, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	131, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	18,  // 109: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	21,  // 110: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	203, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	204, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
 	35,  // 112: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
 	37,  // 113: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
 	42,  // 114: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	47,  // 115: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	59,  // 116: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	62,  // 117: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	69,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	71,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	75,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	79,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	92,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	108, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	115, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	117, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	204, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	205, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	206, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	207, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	208, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	55,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	209, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	210, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	211, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	212, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	121, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	124, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	136, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	141, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	150, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	152, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	154, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	158, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	48,  // 115: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	60,  // 116: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	63,  // 117: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	70,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	72,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	76,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	80,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	93,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	109, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	116, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	118, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	205, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	206, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	207, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	208, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	209, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	56,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	210, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	211, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	212, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	213, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	122, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	125, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	137, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	142, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	151, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	153, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	155, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	159, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
 	10,  // 144: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	127, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	133, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	82,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	86,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	94,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	97,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	157, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	104, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	128, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	134, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	83,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	87,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	95,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	98,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	158, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	105, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
 	14,  // 153: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	213, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	214, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	163, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
-	165, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
-	167, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
-	170, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	52,  // 160: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
+	214, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	215, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	164, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	166, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
+	168, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
+	171, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	53,  // 160: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
 	11,  // 161: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
 	11,  // 162: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	134, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	135, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
 	11,  // 164: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	215, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	216, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
 	20,  // 166: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	203, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	216, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	204, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	217, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
 	26,  // 169: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
 	28,  // 170: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
 	29,  // 171: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
 	25,  // 172: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
 	24,  // 173: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
 	22,  // 174: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	217, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	218, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
 	23,  // 176: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
 	0,   // 177: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	218, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	219, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	219, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	219, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	220, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	220, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
 	38,  // 181: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	219, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	219, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	220, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	220, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
 	41,  // 184: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	220, // 185: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	44,  // 186: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	66,  // 187: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	216, // 188: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	221, // 189: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	216, // 190: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	216, // 191: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	221, // 192: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	222, // 193: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	223, // 194: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 195: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	65,  // 196: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	64,  // 197: moraine.wire.Commit.new_file:type_name -> moraine.wire.NewFile
-	44,  // 198: moraine.wire.NewFile.xattrs:type_name -> moraine.wire.Xattr
-	66,  // 199: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 200: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	68,  // 201: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	65,  // 202: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	219, // 203: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	219, // 204: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	223, // 205: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	222, // 206: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	224, // 207: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	73,  // 208: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	225, // 209: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	226, // 210: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	227, // 211: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	226, // 212: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	228, // 213: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	78,  // 214: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	88,  // 215: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	227, // 216: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 217: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	77,  // 218: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	229, // 219: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	80,  // 220: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	91,  // 221: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	84,  // 222: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	88,  // 223: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	84,  // 224: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	230, // 225: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	87,  // 226: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	231, // 227: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	88,  // 228: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	91,  // 229: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	88,  // 230: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	222, // 231: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	90,  // 232: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	98,  // 233: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	96,  // 234: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 235: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	216, // 236: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	218, // 237: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 238: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 239: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	105, // 240: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	230, // 241: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	232, // 242: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 243: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	101, // 244: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	222, // 245: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	103, // 246: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	223, // 247: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	223, // 248: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	222, // 249: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	106, // 250: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 251: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	233, // 252: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	100, // 253: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 254: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	106, // 255: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	106, // 256: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	106, // 257: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	106, // 258: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	119, // 259: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	119, // 260: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	119, // 261: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	128, // 262: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	129, // 263: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	129, // 264: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 265: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	220, // 266: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	132, // 267: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	137, // 268: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 269: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	138, // 270: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	138, // 271: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	137, // 272: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	140, // 273: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	142, // 274: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	68,  // 275: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	65,  // 276: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 277: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	137, // 278: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	140, // 279: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	156, // 280: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	159, // 281: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	159, // 282: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	159, // 283: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	159, // 284: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	219, // 285: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
-	169, // 286: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
-	43,  // 287: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
-	46,  // 288: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
-	45,  // 289: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
-	57,  // 290: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
-	63,  // 291: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
-	171, // 292: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
-	202, // 293: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
-	294, // [294:294] is the sub-list for method output_type
-	294, // [294:294] is the sub-list for method input_type
-	294, // [294:294] is the sub-list for extension type_name
-	294, // [294:294] is the sub-list for extension extendee
-	0,   // [0:294] is the sub-list for field type_name
+	43,  // 185: moraine.wire.ReadDirReply.also:type_name -> moraine.wire.DirPage
+	41,  // 186: moraine.wire.DirPage.entries:type_name -> moraine.wire.DirEntry
+	221, // 187: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	45,  // 188: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	67,  // 189: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	217, // 190: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	222, // 191: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	217, // 192: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	217, // 193: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	222, // 194: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	223, // 195: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	224, // 196: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 197: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	66,  // 198: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	65,  // 199: moraine.wire.Commit.new_file:type_name -> moraine.wire.NewFile
+	45,  // 200: moraine.wire.NewFile.xattrs:type_name -> moraine.wire.Xattr
+	67,  // 201: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 202: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	69,  // 203: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	66,  // 204: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	220, // 205: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	220, // 206: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	224, // 207: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	223, // 208: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	225, // 209: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	74,  // 210: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	226, // 211: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	227, // 212: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	228, // 213: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	227, // 214: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	229, // 215: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	79,  // 216: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	89,  // 217: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	228, // 218: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 219: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	78,  // 220: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	230, // 221: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	81,  // 222: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	92,  // 223: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	85,  // 224: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	89,  // 225: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	85,  // 226: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	231, // 227: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	88,  // 228: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	232, // 229: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	89,  // 230: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	92,  // 231: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	89,  // 232: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	223, // 233: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	91,  // 234: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	99,  // 235: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	97,  // 236: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 237: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	217, // 238: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	219, // 239: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 240: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 241: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	106, // 242: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	231, // 243: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	233, // 244: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 245: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	102, // 246: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	223, // 247: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	104, // 248: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	224, // 249: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	224, // 250: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	223, // 251: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	107, // 252: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 253: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	234, // 254: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	101, // 255: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 256: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	107, // 257: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	107, // 258: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	107, // 259: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	107, // 260: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	120, // 261: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	120, // 262: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	120, // 263: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	129, // 264: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	130, // 265: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	130, // 266: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 267: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	221, // 268: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	133, // 269: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	138, // 270: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 271: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	139, // 272: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	139, // 273: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	138, // 274: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	141, // 275: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	143, // 276: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	69,  // 277: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	66,  // 278: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 279: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	138, // 280: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	141, // 281: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	157, // 282: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	160, // 283: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	160, // 284: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	160, // 285: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	160, // 286: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	220, // 287: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	170, // 288: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	44,  // 289: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	47,  // 290: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	46,  // 291: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	58,  // 292: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	64,  // 293: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	172, // 294: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	203, // 295: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	296, // [296:296] is the sub-list for method output_type
+	296, // [296:296] is the sub-list for method input_type
+	296, // [296:296] is the sub-list for extension type_name
+	296, // [296:296] is the sub-list for extension extendee
+	0,   // [0:296] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -17728,7 +17816,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Orphans)(nil),
 	}
-	file_metadata_proto_msgTypes[161].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[162].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),
 		(*BatchOp_Rename)(nil),
@@ -17741,7 +17829,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   164,
+			NumMessages:   165,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

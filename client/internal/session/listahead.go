@@ -122,8 +122,8 @@ func (a *lister) run(ctx context.Context, run func(func())) {
 			return
 		case dir := <-a.wanted:
 			run(func() { a.list(ctx, dir) })
-		case dir := <-a.walk.wanted:
-			run(func() { a.listNext(ctx, dir) })
+		case dirs := <-a.walk.wanted:
+			run(func() { a.listNext(ctx, dirs) })
 		}
 	}
 }

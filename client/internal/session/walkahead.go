@@ -4,22 +4,23 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // A program that walks a tree (ls -R, find, rm -r) lists one directory after the other, and waits for
-// a request each time. The client lists the directories that come next, depth first, in the background.
-// It does so while programs list directories whose parents they have listed. Each of these listings
+// a request each time. The client lists the directories that come next, depth first, in the background,
+// many in one request: most of the cost of a small listing is the round by which the leader knows that it
+// still leads. It does so while programs list directories whose parents they have listed. Each of these listings
 // pays for one ahead, and for two if it was itself listed ahead. So a walk that goes on is listed ever
 // further ahead, and listings that nobody wants remain few.
 const (
 	// walkAhead is how many directories the client looks ahead of the program.
-	walkAhead = 16
-	// walksAtOnce bounds the listings ahead that run.
-	walksAtOnce = 4
-	// walkPage is the most entries of a directory that is listed ahead. Larger ones are left to the
-	// program.
-	walkPage = 512
+	walkAhead = 32
+	// walksAtOnce bounds the requests that list ahead, and walkMany the directories of each.
+	walksAtOnce, walkMany = 2, 16
+	// walkPage is the most entries of one such request. A directory with more is left to the program.
+	walkPage = 1000
 	// walkDepth bounds the parents that the client looks at.
 	walkDepth = 64
 )
@@ -30,12 +31,13 @@ type walk struct {
 	asked   uint64                   // the directory whose listing a program wants
 	credit  int                      // listings ahead that are paid for
 	running map[uint64]chan struct{} // listings ahead, each closed at its end
-	wanted  chan uint64              // directories in running that no goroutine has yet
+	batches int                      // requests that list them
+	wanted  chan []uint64            // of such requests that no goroutine has yet
 	over    chan struct{}            // closed when the client ends
 }
 
 func newWalk() walk {
-	return walk{running: map[uint64]chan struct{}{}, wanted: make(chan uint64, walksAtOnce), over: make(chan struct{})}
+	return walk{running: map[uint64]chan struct{}{}, wanted: make(chan []uint64, walksAtOnce), over: make(chan struct{})}
 }
 
 // walked is what the client knows of walks through one directory.
@@ -69,23 +71,31 @@ func (a *lister) listed(dir moraine.InodeID) {
 		w.credit++
 	}
 	w.credit = min(w.credit, walkAhead)
-	for next := a.nextWalk(); next != 0; next = a.nextWalk() {
+	for next := a.nextWalk(); next != nil; next = a.nextWalk() {
 		w.wanted <- next // it has room for all that run
 	}
 }
 
-// nextWalk begins the listing of the next directory ahead; 0: none. The caller holds the mutex.
-func (a *lister) nextWalk() uint64 {
+// nextWalk begins the listing of the next directories ahead; nil: of none. While one request runs, the
+// next waits until it is worth it. The caller holds the mutex.
+func (a *lister) nextWalk() (dirs []uint64) {
 	w := &a.walk
-	if w.credit == 0 || len(w.running) == walksAtOnce || !a.c.usable() {
-		return 0
+	if w.credit == 0 || w.batches == walksAtOnce || w.batches > 0 && w.credit < walkMany/2 || !a.c.usable() {
+		return nil
 	}
-	dir := a.unlisted()
-	if dir != 0 {
+	for w.credit > 0 && len(dirs) < walkMany {
+		dir := a.unlisted()
+		if dir == 0 {
+			break
+		}
 		w.credit--
 		w.running[dir] = make(chan struct{})
+		dirs = append(dirs, dir)
 	}
-	return dir
+	if dirs != nil {
+		w.batches++
+	}
+	return dirs
 }
 
 // unlisted returns the first directory of the next walkAhead ones that should be listed; 0: none.
@@ -154,31 +164,63 @@ func (l *leased) pass(dirs []uint64, dir uint64) bool {
 	return false
 }
 
-// listNext lists a directory ahead, and then those that come next by then.
-func (a *lister) listNext(ctx context.Context, dir uint64) {
-	for dir != 0 {
-		r, err := requestPage(ctx, a.m, moraine.InodeID(dir), "", max(1, min(walkPage, a.c.limit/(4*walkAhead))))
+// listNext lists directories ahead, and then those that come next by then.
+func (a *lister) listNext(ctx context.Context, dirs []uint64) {
+	for dirs != nil {
+		r, err := requestPages(ctx, a.m, dirs, max(1, min(walkPage, a.c.limit/8)))
 		if err != nil {
-			a.m.Log.Debug("a directory could not be listed ahead", "dir", moraine.InodeID(dir), "err", err)
-		} else {
-			a.m.metrics.ListedAhead.Add(float64(len(r.Entries)))
+			a.m.Log.Debug("directories could not be listed ahead", "dir", moraine.InodeID(dirs[0]), "dirs", len(dirs), "err", err)
 		}
-		dir = a.endWalk(dir, err == nil)
+		a.m.metrics.ListedAhead.Add(float64(entriesOf(r)))
+		dirs = a.endWalk(dirs, err == nil)
 	}
 }
 
-// endWalk ends a listing ahead, and begins the next; 0: none.
-func (a *lister) endWalk(dir uint64, listed bool) uint64 {
+// requestPages requests the first pages of directories, with a number of entries at most in all. What is cached
+// of them, others read.
+func requestPages(ctx context.Context, m *Conn, dirs []uint64, limit int) (*wire.ReadDirReply, error) {
+	t := m.cache.ask()
+	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
+		Inode: dirs[0], Limit: uint32(limit), Also: dirs[1:]}}})
+	r := resp.GetReadDir()
+	if err == nil && r == nil {
+		err = retry.BadReply("read directory")
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.cache.fill(t, resp.Lease, func(f *filling) {
+		f.page(dirs[0], "", r)
+		for _, p := range r.Also {
+			f.page(p.Inode, "", &wire.ReadDirReply{Entries: p.Entries, More: p.More})
+		}
+	})
+	return r, nil
+}
+
+func entriesOf(r *wire.ReadDirReply) (n int) {
+	n = len(r.GetEntries())
+	for _, p := range r.GetAlso() {
+		n += len(p.Entries)
+	}
+	return n
+}
+
+// endWalk ends listings ahead, and begins the next; nil: none.
+func (a *lister) endWalk(dirs []uint64, listed bool) []uint64 {
 	c, w := a.c, &a.walk
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(w.running[dir])
-	delete(w.running, dir)
-	if l := c.leases[dir]; l != nil {
-		l.walked.early = true // also if it is too large, so that it is not tried again
+	w.batches--
+	for _, dir := range dirs {
+		close(w.running[dir])
+		delete(w.running, dir)
+		if l := c.leases[dir]; l != nil {
+			l.walked.early = true // also if it is too large, so that it is not tried again
+		}
 	}
 	if !listed {
-		return 0
+		return nil
 	}
 	return a.nextWalk()
 }

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/morainefs/moraine"
@@ -25,11 +26,7 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 	case *wire.MetaResponse_Walk:
 		return confineWalk(v, sc, r.Walk)
 	case *wire.MetaResponse_ReadDir:
-		for _, e := range r.ReadDir.Entries {
-			if err := confineAttr(v, sc, e.Attr); err != nil {
-				return err
-			}
-		}
+		return confinePages(v, sc, r.ReadDir)
 	case *wire.MetaResponse_Jobs:
 		for _, j := range r.Jobs.Jobs {
 			if err := confineJob(v, sc, j); err != nil {
@@ -46,6 +43,20 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 			if o.Object.GetKey() == "" {
 				o.Error = "" // the store's error may name the key
 			}
+		}
+	}
+	return nil
+}
+
+// confinePages removes from a listing what lies outside the scope.
+func confinePages(v *kvtx.View, sc kvtx.Scope, r *wire.ReadDirReply) error {
+	pages := [][]*wire.DirEntry{r.Entries}
+	for _, p := range r.Also {
+		pages = append(pages, p.Entries)
+	}
+	for _, e := range slices.Concat(pages...) {
+		if err := confineAttr(v, sc, e.Attr); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -54,33 +54,6 @@ func ReadLookup(v *kvtx.View, sc kvtx.Scope, op *wire.Lookup) (*wire.MetaRespons
 	return tree.CachedReply(i), nil
 }
 
-// ReadDir answers a page of a directory's entries, by name.
-func ReadDir(v *kvtx.View, sc kvtx.Scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
-	dir, err := dirForRead(v, sc, moraine.InodeID(op.GetInode()))
-	if err != nil {
-		return nil, err
-	}
-	names, entries, err := tree.ListDir(v, dir.Id, op.GetAfter(), tree.ListLimit(op.GetLimit())+1)
-	if err != nil {
-		return nil, err
-	}
-	reply := &wire.ReadDirReply{}
-	if limit := tree.ListLimit(op.GetLimit()); len(names) > limit {
-		names, reply.More = names[:limit], true
-	}
-	tree.SawAttr(v, dir) // every change of its entries changes its attributes too
-	reply.Entries = make([]*wire.DirEntry, len(names))
-	for n, name := range names {
-		i, err := tree.ReadInode(v, entries[n].Inode)
-		if err != nil {
-			return nil, err
-		}
-		tree.SawAttr(v, i)
-		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.CachedAttr()}
-	}
-	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: reply}}, nil
-}
-
 // walker is the state of a walk along a path.
 type walker struct {
 	v      *kvtx.View
