@@ -187,14 +187,14 @@ func (b *builder) foreignDevice() uint32 { return b.other.device }
 func (b *builder) reference(f protoreflect.FieldDescriptor) func(*refs) uint64 {
 	in := string(f.ContainingMessage().Name())
 	switch string(f.Name()) {
-	case "inode":
+	case "inode", "also":
 		if b.dirs {
 			return func(r *refs) uint64 { return r.dir }
 		}
 		return func(r *refs) uint64 { return r.file }
 	case "inodes", "held", "returned", "settled", "ending":
 		return func(r *refs) uint64 { return r.file }
-	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for", "also":
+	case "parent", "new_parent", "directory", "consume", "dir", "deferred_for":
 		return func(r *refs) uint64 { return r.dir }
 	case "stripe", "stripes", "first", "after_stripe", "to", "packed", "done":
 		return func(r *refs) uint64 { return r.stripe }

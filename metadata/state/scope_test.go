@@ -16,6 +16,7 @@ func TestCertificateBoundsTheSession(t *testing.T) {
 	home := admin.mkdir(admin.root, "home")
 	mine := admin.mkdir(home, "mine")
 	secret := admin.mkfile(home, "secret")
+	b.ok(admin.content(secret, letters(100)))
 	open := func(caller *statepb.Caller, op *wire.OpenSession) *wire.MetaResponse {
 		op.Node, op.Nonce = caller.Node, fmt.Appendf(nil, "%016d", b.index)
 		return b.apply(&statepb.Command{Caller: caller, Op: &statepb.Command_Request{
@@ -61,6 +62,16 @@ func TestCertificateBoundsTheSession(t *testing.T) {
 		if got := kind(c.do(req)); got != "not found" {
 			t.Errorf("%s: %s", what, got)
 		}
+	}
+	own := b.ok(c.create(&wire.Create{Parent: mine, Name: "own", Type: wire.FileType_FILE_TYPE_REGULAR})).GetEntry().GetAttr().GetInode()
+	b.ok(c.content(own, letters(10)))
+	files := b.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: own, Also: []uint64{secret, own, home, 1 << 40}}}})).GetExtents()
+	if len(files.Also) != 1 || files.Also[0].Inode != own || string(files.Also[0].Extents[0].Content) != string(letters(10)) {
+		t.Errorf("content of other files: %v", files.Also)
+	}
+	dirs := b.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: mine, Also: []uint64{home, own, 1 << 40}}}})).GetReadDir()
+	if len(dirs.Also) != 0 {
+		t.Errorf("other directories: %v", dirs.Also)
 	}
 	for what, req := range map[string]*wire.MetaRequest{
 		"stat":    {Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: secret}}},

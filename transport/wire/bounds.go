@@ -22,7 +22,7 @@ const (
 	// MaxBatchOps and MaxBatchBytes bound the changes of one Batch, and its encoded length.
 	MaxBatchOps   = 512
 	MaxBatchBytes = 1 << 20
-	// MaxAlso is the most other directories of one ReadDir.
+	// MaxAlso is the most other directories of one ReadDir, and the most other files of one GetExtents.
 	MaxAlso = 64
 	// MaxEndDelegation is the most directories of one EndDelegation.
 	MaxEndDelegation = 256

@@ -75,6 +75,7 @@ type leased struct {
 	partial []string // the beginning of a listing
 	ahead   ahead
 	walked  walked
+	small   *small // nil: not counted
 	at      *list.Element
 	// recalls counts the recalls since a time. A lease that is recalled again and again is of
 	// little use.

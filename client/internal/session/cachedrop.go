@@ -26,7 +26,7 @@ func (c *cache) dropAttr(inode uint64) {
 
 func (l *leased) unlist() {
 	l.names, l.listed, l.partial = nil, false, nil
-	l.walked.dirs = nil
+	l.walked.dirs, l.small = nil, nil
 }
 
 func (c *cache) dropEntry(l *leased, name string) {

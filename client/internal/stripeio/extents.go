@@ -140,12 +140,16 @@ func (m *ExtentMap) load(ctx context.Context, off int64) (page, error) {
 	if p, ok := m.c.inline.get(m.inode, m.generation); ok && m.Job == 0 {
 		return p, nil
 	}
-	p, attr, err := m.c.pageAt(ctx, &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.Job)})
+	asked := &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.Job)}
+	if m.Job == 0 {
+		asked.Also = m.c.smallBeside(m.inode)
+	}
+	p, attr, err := m.c.pageAt(ctx, asked)
 	if err == nil && attr.GetGeneration() != m.generation {
 		err = retry.BadReply("get extents")
 	}
 	if err == nil {
-		m.c.inline.keep(m.inode, m.generation, p)
+		m.c.inline.keep(m.inode, m.generation, p, false)
 	}
 	return p, err
 }
@@ -160,6 +164,7 @@ func (e *Engine) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wir
 	if r == nil {
 		return page{}, nil, retry.BadReply("get extents")
 	}
+	e.keepAlso(r.Also)
 	p, err := pageOf(r, asked.Inode, int64(asked.Offset))
 	if err == nil && r.CapabilitiesExpire != 0 {
 		p.permit = newPermit(e, s, r.CapabilitiesExpire)

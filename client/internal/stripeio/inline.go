@@ -28,7 +28,7 @@ func (m *ExtentMap) SeedInline(content []byte) {
 	m.mu.Lock()
 	m.pages = []page{p}
 	m.mu.Unlock()
-	m.c.inline.keep(m.inode, m.generation, p)
+	m.c.inline.keep(m.inode, m.generation, p, false)
 }
 
 const (
@@ -42,16 +42,18 @@ const (
 // never changes, so an entry is right as long as the caller knows that the file has that
 // generation. Safe for concurrent use.
 type inlineCache struct {
-	mu    sync.Mutex
-	of    map[uint64]*list.Element // by inode
-	order list.List                // of *inlineFile, the last used one first
-	bytes int64
+	mu     sync.Mutex
+	of     map[uint64]*list.Element // by inode
+	order  list.List                // of *inlineFile, the last used one first
+	bytes  int64
+	credit int // files that may be read ahead (smallahead.go)
 }
 
 type inlineFile struct {
 	inode, generation uint64
 	page              page
 	bytes             int64
+	early             bool // it was read ahead, and nobody has read it since
 }
 
 // get returns the page of a file's generation, if the cache has it.
@@ -63,15 +65,20 @@ func (c *inlineCache) get(inode, generation uint64) (page, bool) {
 		return page{}, false
 	}
 	c.order.MoveToFront(e)
-	return e.Value.(*inlineFile).page, true
+	f := e.Value.(*inlineFile)
+	if f.early {
+		f.early = false
+		c.earn(2)
+	}
+	return f.page, true
 }
 
-// keep adds the page of a file's generation, unless some of the file is elsewhere.
-func (c *inlineCache) keep(inode, generation uint64, p page) {
+// keep adds the page of a file's generation, unless some of the file is elsewhere. early: nobody has read it yet.
+func (c *inlineCache) keep(inode, generation uint64, p page, early bool) {
 	if p.from != 0 || p.to != math.MaxInt64 || len(p.extents) == 0 {
 		return
 	}
-	f := &inlineFile{inode: inode, generation: generation, page: p, bytes: inlineOverhead}
+	f := &inlineFile{inode: inode, generation: generation, page: p, bytes: inlineOverhead, early: early}
 	for _, e := range p.extents {
 		if e.Bytes == nil {
 			return

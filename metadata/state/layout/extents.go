@@ -23,6 +23,8 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 	}
 	ref := i.Id.String()
 	switch {
+	case len(op.GetAlso()) > wire.MaxAlso:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "get extents", ref, "%d files in one request, %d at most", len(op.GetAlso()), wire.MaxAlso)
 	case i.Typ == record.TypeDirectory:
 		return nil, kvtx.Fail(moraine.IsDirectory, "get extents", ref, "")
 	case i.Typ != record.TypeFile:
@@ -83,7 +85,8 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 	if err := tree.LimitReads(v, sc, i, stripes, reply); err != nil {
 		return nil, err
 	}
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
+	reply.Also, err = smallFiles(v, sc, op.GetAlso())
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, err
 }
 
 // maxReplyBytes bounds the content in one answer. The first extent always fits.
