@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"unsafe"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -23,6 +24,9 @@ type Attachment struct {
 	device *os.File
 	// State is what daemons leave for the next one (package handover).
 	State *os.File
+
+	dir    string
+	number string // of the mount, as MountOf says; "": unknown
 }
 
 // Attach mounts. It serves nothing: until a daemon does, calls on the mount wait.
@@ -68,7 +72,8 @@ func Attach(cfg Config, log *slog.Logger) (*Attachment, error) {
 	if err != nil {
 		return failed(errors.Join(err, state.Close(), Detach(cfg.Dir)))
 	}
-	return &Attachment{device: os.NewFile(uintptr(fd), fuseDevice), State: state}, nil
+	m, _ := MountOf(cfg.Dir)
+	return &Attachment{device: os.NewFile(uintptr(fd), fuseDevice), State: state, dir: cfg.Dir, number: m.device}, nil
 }
 
 // Connect opens a connection to the kernel for one daemon. The kernel keeps apart which requests each
@@ -89,7 +94,7 @@ func (a *Attachment) Connect() (*os.File, error) {
 }
 
 // Resend has the kernel send the requests once more that a daemon took and did not answer. No daemon
-// may serve meanwhile. Kernels before Linux 6.9 cannot do it: there Unimplemented.
+// may serve meanwhile, but threads of a dead one may still wait in the kernel. Kernels before Linux 6.9 cannot do it: there Unimplemented.
 func (a *Attachment) Resend() error {
 	var b [16]byte // a header of an answer to no request, with the notification as its error
 	binary.NativeEndian.PutUint32(b[0:], uint32(len(b)))
@@ -102,6 +107,31 @@ func (a *Attachment) Resend() error {
 		return nil
 	}
 	return err
+}
+
+// Abort has all calls on the mount fail with ENOTCONN from here on, and leaves the mount where it is.
+// The end of all connections does the same, but a dead process that does not end may have one open. A
+// mount that is detached stays as it is.
+func (a *Attachment) Abort() error {
+	m, err := MountOf(a.dir)
+	if err != nil || m.Dir != a.dir || m.device != a.number {
+		return nil // another mount may have its number
+	}
+	// In use: what is below the directory must not appear.
+	fd, err := unix.Open(a.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("abort the mount on %s: %w", a.dir, err)
+	}
+	defer unix.Close(fd)
+	err = unix.Unmount(a.dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) { // the user who mounted may do it in another way
+		_, minor, _ := strings.Cut(a.number, ":")
+		err = os.WriteFile("/sys/fs/fuse/connections/"+minor+"/abort", []byte("1"), 0)
+	}
+	if err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("abort the mount on %s: %w", a.dir, err)
+	}
+	return nil
 }
 
 const (

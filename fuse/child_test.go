@@ -21,12 +21,13 @@ import (
 const envChild = "MORAINE_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
-	"lock-files":  lockFiles,
-	"map-copies":  mapCopies,
-	"map-digests": mapDigests,
-	"map-peek":    mapPeek,
-	"map-random":  mapRandom,
-	"map-write":   mapWrite,
+	"attach-abort": attachAbort,
+	"lock-files":   lockFiles,
+	"map-copies":   mapCopies,
+	"map-digests":  mapDigests,
+	"map-peek":     mapPeek,
+	"map-random":   mapRandom,
+	"map-write":    mapWrite,
 }
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ type child struct {
 	cmd    *exec.Cmd
 	link   *link
 	kernel *os.File // its connection
-	// said are its messages. It is closed when the process has ended.
+	// said are its messages. It is closed when the process is dead (death.go).
 	said chan message
 	exit error // how it ended; after said is closed
 }
@@ -51,8 +51,20 @@ func (s *supervisor) prepare(binary *os.File) (c *child, err error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, errors.Join(err, own.conn.Close(), c.kernel.Close())
 	}
-	_ = other.Close() // only the daemon has it now: its death closes the socket
-	go c.listen()
+	_ = other.Close() // only the daemon has it now: its end closes the socket
+	proc, err := os.OpenRoot(fmt.Sprintf("/proc/%d", c.pid()))
+	if err != nil {
+		s.log.Warn("a daemon that is killed while it waits in the kernel for itself will not be replaced", "dir", s.dir, "err", err)
+	}
+	dead := make(chan error, 1)
+	go func() {
+		err := awaitDeath(proc, c.cmd.Wait)
+		if errors.Is(err, errRemains) {
+			_ = c.link.stopReceiving() // the thread that remains keeps the other end open
+		}
+		dead <- err
+	}()
+	go c.listen(dead)
 	if err := c.await(prepared, preparePatience); err != nil {
 		return nil, errors.Join(err, c.kernel.Close())
 	}
@@ -64,8 +76,8 @@ func isDirectory(dir string) bool {
 	return err == nil && st.IsDir()
 }
 
-// listen receives messages until the process has ended.
-func (c *child) listen() {
+// listen receives messages until the process is dead.
+func (c *child) listen(dead <-chan error) {
 	for {
 		m, err := c.link.receive()
 		if err != nil {
@@ -73,14 +85,14 @@ func (c *child) listen() {
 		}
 		c.said <- m
 	}
-	if c.exit = c.cmd.Wait(); c.exit == nil {
+	if c.exit = <-dead; c.exit == nil {
 		c.exit = errors.New("it ended without a word")
 	}
 	_ = c.link.conn.Close()
 	close(c.said)
 }
 
-// await waits for a message. After an error the process has ended.
+// await waits for a message. After an error the process is dead.
 func (c *child) await(v verb, patience time.Duration) error {
 	late := time.NewTimer(patience)
 	defer late.Stop()

@@ -73,7 +73,7 @@ func (m message) err() error {
 }
 
 // link is one end of the socket.
-type link struct{ conn net.Conn }
+type link struct{ conn *net.UnixConn }
 
 // newLink makes the two ends.
 func newLink() (own *link, other *os.File, err error) {
@@ -91,8 +91,15 @@ func newLink() (own *link, other *os.File, err error) {
 // linkOf takes a file.
 func linkOf(f *os.File) (*link, error) {
 	c, err := net.FileConn(f)
-	return &link{c}, errors.Join(err, f.Close())
+	conn, ok := c.(*net.UnixConn)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is no local socket", f.Name())
+	}
+	return &link{conn}, errors.Join(err, f.Close())
 }
+
+// stopReceiving has receive fail once it has returned what was sent before.
+func (l *link) stopReceiving() error { return l.conn.CloseRead() }
 
 func (l *link) send(m message) error {
 	b, err := json.Marshal(m)

@@ -20,8 +20,8 @@ import (
 // mount, and so has little that can fail. RFC 0032 has the design.
 //
 // One path through it: supervise mounts (fuse.Attach) -> start starts a daemon (child.go) -> the
-// daemon dies -> bury has the kernel send once more what the daemon did not answer -> start starts the
-// next one.
+// daemon dies (death.go) -> bury has the kernel send once more what the daemon did not answer -> start
+// starts the next one.
 
 // supervisor is the supervisor of one mount.
 type supervisor struct {
@@ -136,7 +136,7 @@ func (s *supervisor) wait(c *child) error {
 func (s *supervisor) replace(ctx context.Context, dead *child) (*child, error) {
 	s.bury(dead)
 	if ctx.Err() != nil {
-		return nil, errors.Join(fmt.Errorf("the daemon of the mount ended while it unmounted: %w", dead.exit), fuse.Detach(s.dir))
+		return nil, errors.Join(fmt.Errorf("the daemon of the mount ended while it unmounted: %w", dead.exit), s.mount.Abort(), fuse.Detach(s.dir))
 	}
 	now := time.Now()
 	s.crashes = append(s.crashes, now)
@@ -144,8 +144,9 @@ func (s *supervisor) replace(ctx context.Context, dead *child) (*child, error) {
 		s.crashes = s.crashes[1:]
 	}
 	if len(s.crashes) >= maxCrashes {
-		return nil, fmt.Errorf("the daemon of the mount on %s crashed %d times in %v; calls on the mount fail from here on; the last crash: %w",
+		err := fmt.Errorf("the daemon of the mount on %s crashed %d times in %v; calls on the mount fail from here on; the last crash: %w",
 			s.dir, len(s.crashes), crashTime, dead.exit)
+		return nil, errors.Join(err, s.mount.Abort())
 	}
 	s.log.Error("the daemon of the mount crashed; the supervisor starts the next one", "dir", s.dir, "pid", dead.pid(), "err", dead.exit, "crashes", len(s.crashes))
 	return s.restart(ctx, s.binary, now)
@@ -159,10 +160,11 @@ func (s *supervisor) restart(ctx context.Context, binary *os.File, since time.Ti
 			return c, nil
 		}
 		if ctx.Err() != nil {
-			return nil, errors.Join(err, fuse.Detach(s.dir))
+			return nil, errors.Join(err, s.mount.Abort(), fuse.Detach(s.dir))
 		}
 		if time.Since(since) > startPatience {
-			return nil, fmt.Errorf("no daemon of the mount on %s could begin for %v; calls on the mount fail from here on; the last error: %w", s.dir, startPatience, err)
+			err = fmt.Errorf("no daemon of the mount on %s could begin for %v; calls on the mount fail from here on; the last error: %w", s.dir, startPatience, err)
+			return nil, errors.Join(err, s.mount.Abort())
 		}
 		s.log.Error("the daemon of the mount could not begin; the supervisor tries again", "dir", s.dir, "err", err)
 		select {
