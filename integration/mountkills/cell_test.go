@@ -82,6 +82,9 @@ func (b *bench) run(t *testing.T, seed uint64, f fault, ops ...operation) {
 		if len(ops) == 1 && ops[0].name == unlinks.name && seed%2 == 0 {
 			time.Sleep(lingering)
 		}
+		for _, c := range cells { // all at once: those that work on would slow the others down
+			c.stop(t)
+		}
 		for _, c := range cells {
 			c.struck, c.back = struck, back
 			c.end(t)
@@ -113,8 +116,9 @@ func start(t *testing.T, what task) *process {
 	spec, err := json.Marshal(what)
 	require.NoError(t, err)
 	p := &process{cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
-	// No signals of the runtime: they would interrupt calls.
-	p.cmd.Env = append(os.Environ(), envTask+"="+string(spec), "GODEBUG=asyncpreemptoff=1")
+	// No signals of the runtime: they would interrupt calls. The race detector would wait a second at
+	// the end of each program.
+	p.cmd.Env = append(os.Environ(), envTask+"="+string(spec), "GODEBUG=asyncpreemptoff=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	p.cmd.Stderr = &p.errors
 	p.input, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -173,11 +177,18 @@ func (p *process) last() (e event) {
 	return e
 }
 
-// end stops the programs of a cell, and checks what they saw.
+// stop has the programs of a cell end after the step that they are in.
+func (c *cell) stop(t *testing.T) {
+	t.Helper()
+	for _, p := range c.procs {
+		require.NoError(t, p.input.Close())
+	}
+}
+
+// end waits until the programs of a cell have ended, and checks what they saw.
 func (c *cell) end(t *testing.T) {
 	t.Helper()
 	for i, p := range c.procs {
-		require.NoError(t, p.input.Close())
 		select {
 		case <-p.ended:
 		case <-time.After(patience):
