@@ -58,6 +58,7 @@ var Requests = map[string]Request{
 	"release":           {Stranger: Stranger{Own: ok, Confined: ok, Node: ok}, Sealed: "numbers of a session that have no name"},
 	"find_orphans":      {Stranger: Stranger{Own: ok, Confined: ok, Node: denied}},
 	"keep":              {Stranger: Stranger{Own: ok, Confined: ok, Node: denied}, Sealed: "files that have no name any more", Test: "TestRandomOrphans", Why: "sessions of the model have no files open"},
+	"raise_atimes":      {Stranger: Stranger{Own: ok, Confined: ok, ReadOnly: readOnly, Node: denied}, Sealed: "it skips files of checkpoints", Test: "TestRaiseAtimes", Why: "it changes only the atime, by a rule that has a table"},
 	"set_xattr":         {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: denied}},
 	"get_xattr":         {Stranger: Stranger{Own: ok, Confined: notFound, Node: denied}},
 	"grant":             {Stranger: Stranger{Own: ok, Confined: notFound, ReadOnly: readOnly, Node: notFound}, Sealed: "grants of a session"},

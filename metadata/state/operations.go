@@ -122,6 +122,7 @@ var handlers = checked([]handler{
 	802: {mutate: wholeOnly},
 	820: {read: reading((*wire.MetaRequest).GetFindOrphans, names.ReadOrphans)},
 	821: {mutate: mutating((*wire.MetaRequest).GetKeep, names.Keep)},
+	822: {mutate: mutating((*wire.MetaRequest).GetRaiseAtimes, content.RaiseAtimes)},
 	132: {mutate: mutating((*wire.MetaRequest).GetReportObjects, tier.ReportObjects)},
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }, ops.All())

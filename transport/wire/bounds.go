@@ -29,6 +29,8 @@ const (
 	// MaxFindOrphans is the most files of one FindOrphans, and MaxKeep of one Keep or Release.
 	MaxFindOrphans = 4096
 	MaxKeep        = 256
+	// MaxRaiseAtimes is the most files of one RaiseAtimes.
+	MaxRaiseAtimes = 512
 	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )

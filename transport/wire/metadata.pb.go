@@ -545,6 +545,7 @@ type MetaRequest struct {
 	//	*MetaRequest_Release
 	//	*MetaRequest_FindOrphans
 	//	*MetaRequest_Keep
+	//	*MetaRequest_RaiseAtimes
 	//	*MetaRequest_SetXattr
 	//	*MetaRequest_GetXattr
 	//	*MetaRequest_Grant
@@ -882,6 +883,15 @@ func (x *MetaRequest) GetKeep() *Keep {
 	if x != nil {
 		if x, ok := x.Op.(*MetaRequest_Keep); ok {
 			return x.Keep
+		}
+	}
+	return nil
+}
+
+func (x *MetaRequest) GetRaiseAtimes() *RaiseAtimes {
+	if x != nil {
+		if x, ok := x.Op.(*MetaRequest_RaiseAtimes); ok {
+			return x.RaiseAtimes
 		}
 	}
 	return nil
@@ -1766,6 +1776,10 @@ type MetaRequest_Keep struct {
 	Keep *Keep `protobuf:"bytes,821,opt,name=keep,oneof"`
 }
 
+type MetaRequest_RaiseAtimes struct {
+	RaiseAtimes *RaiseAtimes `protobuf:"bytes,822,opt,name=raise_atimes,json=raiseAtimes,oneof"`
+}
+
 type MetaRequest_SetXattr struct {
 	SetXattr *SetXattr `protobuf:"bytes,31,opt,name=set_xattr,json=setXattr,oneof"`
 }
@@ -2174,6 +2188,8 @@ func (*MetaRequest_Release) isMetaRequest_Op() {}
 func (*MetaRequest_FindOrphans) isMetaRequest_Op() {}
 
 func (*MetaRequest_Keep) isMetaRequest_Op() {}
+
+func (*MetaRequest_RaiseAtimes) isMetaRequest_Op() {}
 
 func (*MetaRequest_SetXattr) isMetaRequest_Op() {}
 
@@ -7104,6 +7120,106 @@ func (x *SetAttr) GetMtime() int64 {
 	return 0
 }
 
+// RaiseAtimes says when files were read. It raises the atime of each file whose atime is then worth it
+// (AtimeIsOld), and changes nothing else, ctime neither. It skips what does not exist or is not in the
+// scope, what is not a regular file, and sealed files. A time after that of the command counts as that. What
+// caches show of an atime may be old: no lease is recalled.
+type RaiseAtimes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reads         []*FileRead            `protobuf:"bytes,1,rep,name=reads" json:"reads,omitempty"` // 512 at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseAtimes) Reset() {
+	*x = RaiseAtimes{}
+	mi := &file_metadata_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseAtimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseAtimes) ProtoMessage() {}
+
+func (x *RaiseAtimes) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseAtimes.ProtoReflect.Descriptor instead.
+func (*RaiseAtimes) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *RaiseAtimes) GetReads() []*FileRead {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+type FileRead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`
+	Atime         int64                  `protobuf:"varint,2,opt,name=atime" json:"atime,omitempty"` // nanoseconds since the epoch, wall clock
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileRead) Reset() {
+	*x = FileRead{}
+	mi := &file_metadata_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileRead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileRead) ProtoMessage() {}
+
+func (x *FileRead) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileRead.ProtoReflect.Descriptor instead.
+func (*FileRead) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *FileRead) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
+func (x *FileRead) GetAtime() int64 {
+	if x != nil {
+		return x.Atime
+	}
+	return 0
+}
+
 // Grant reserves a range of stripe numbers for the session and says where to put
 // each. The reservation is one Raft entry; the placements are advice.
 type Grant struct {
@@ -7119,7 +7235,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7131,7 +7247,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7144,7 +7260,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Grant) GetInode() uint64 {
@@ -7200,7 +7316,7 @@ type GrantReply struct {
 
 func (x *GrantReply) Reset() {
 	*x = GrantReply{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7212,7 +7328,7 @@ func (x *GrantReply) String() string {
 func (*GrantReply) ProtoMessage() {}
 
 func (x *GrantReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7225,7 +7341,7 @@ func (x *GrantReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantReply.ProtoReflect.Descriptor instead.
 func (*GrantReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GrantReply) GetFirst() uint64 {
@@ -7308,7 +7424,7 @@ type EndGrant struct {
 
 func (x *EndGrant) Reset() {
 	*x = EndGrant{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7320,7 +7436,7 @@ func (x *EndGrant) String() string {
 func (*EndGrant) ProtoMessage() {}
 
 func (x *EndGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7333,7 +7449,7 @@ func (x *EndGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndGrant.ProtoReflect.Descriptor instead.
 func (*EndGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *EndGrant) GetFirst() uint64 {
@@ -7358,7 +7474,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7370,7 +7486,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7383,7 +7499,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Place) GetStripes() []uint64 {
@@ -7439,7 +7555,7 @@ type PlaceReply struct {
 
 func (x *PlaceReply) Reset() {
 	*x = PlaceReply{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7451,7 +7567,7 @@ func (x *PlaceReply) String() string {
 func (*PlaceReply) ProtoMessage() {}
 
 func (x *PlaceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7464,7 +7580,7 @@ func (x *PlaceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceReply.ProtoReflect.Descriptor instead.
 func (*PlaceReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PlaceReply) GetPlacements() []*Placement {
@@ -7524,7 +7640,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7536,7 +7652,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7549,7 +7665,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Commit) GetInode() uint64 {
@@ -7684,7 +7800,7 @@ type NewFile struct {
 
 func (x *NewFile) Reset() {
 	*x = NewFile{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7696,7 +7812,7 @@ func (x *NewFile) String() string {
 func (*NewFile) ProtoMessage() {}
 
 func (x *NewFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7709,7 +7825,7 @@ func (x *NewFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewFile.ProtoReflect.Descriptor instead.
 func (*NewFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *NewFile) GetMode() uint32 {
@@ -7753,7 +7869,7 @@ type LinkTarget struct {
 
 func (x *LinkTarget) Reset() {
 	*x = LinkTarget{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7765,7 +7881,7 @@ func (x *LinkTarget) String() string {
 func (*LinkTarget) ProtoMessage() {}
 
 func (x *LinkTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7778,7 +7894,7 @@ func (x *LinkTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkTarget.ProtoReflect.Descriptor instead.
 func (*LinkTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LinkTarget) GetParent() uint64 {
@@ -7829,7 +7945,7 @@ type Expect struct {
 
 func (x *Expect) Reset() {
 	*x = Expect{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7841,7 +7957,7 @@ func (x *Expect) String() string {
 func (*Expect) ProtoMessage() {}
 
 func (x *Expect) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7854,7 +7970,7 @@ func (x *Expect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expect.ProtoReflect.Descriptor instead.
 func (*Expect) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Expect) GetInode() uint64 {
@@ -7900,7 +8016,7 @@ type Clone struct {
 
 func (x *Clone) Reset() {
 	*x = Clone{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7912,7 +8028,7 @@ func (x *Clone) String() string {
 func (*Clone) ProtoMessage() {}
 
 func (x *Clone) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7925,7 +8041,7 @@ func (x *Clone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clone.ProtoReflect.Descriptor instead.
 func (*Clone) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Clone) GetInode() uint64 {
@@ -7996,7 +8112,7 @@ type CloneRange struct {
 
 func (x *CloneRange) Reset() {
 	*x = CloneRange{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8008,7 +8124,7 @@ func (x *CloneRange) String() string {
 func (*CloneRange) ProtoMessage() {}
 
 func (x *CloneRange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8021,7 +8137,7 @@ func (x *CloneRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneRange.ProtoReflect.Descriptor instead.
 func (*CloneRange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CloneRange) GetInode() uint64 {
@@ -8064,7 +8180,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8076,7 +8192,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8089,7 +8205,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CommitReply) GetAttr() *Attr {
@@ -8136,7 +8252,7 @@ type GetExtents struct {
 
 func (x *GetExtents) Reset() {
 	*x = GetExtents{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8148,7 +8264,7 @@ func (x *GetExtents) String() string {
 func (*GetExtents) ProtoMessage() {}
 
 func (x *GetExtents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8161,7 +8277,7 @@ func (x *GetExtents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExtents.ProtoReflect.Descriptor instead.
 func (*GetExtents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetExtents) GetInode() uint64 {
@@ -8229,7 +8345,7 @@ type ExtentsReply struct {
 
 func (x *ExtentsReply) Reset() {
 	*x = ExtentsReply{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8241,7 +8357,7 @@ func (x *ExtentsReply) String() string {
 func (*ExtentsReply) ProtoMessage() {}
 
 func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8254,7 +8370,7 @@ func (x *ExtentsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtentsReply.ProtoReflect.Descriptor instead.
 func (*ExtentsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ExtentsReply) GetAttr() *Attr {
@@ -8332,7 +8448,7 @@ type SmallFile struct {
 
 func (x *SmallFile) Reset() {
 	*x = SmallFile{}
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8344,7 +8460,7 @@ func (x *SmallFile) String() string {
 func (*SmallFile) ProtoMessage() {}
 
 func (x *SmallFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[65]
+	mi := &file_metadata_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8357,7 +8473,7 @@ func (x *SmallFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SmallFile.ProtoReflect.Descriptor instead.
 func (*SmallFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{65}
+	return file_metadata_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SmallFile) GetInode() uint64 {
@@ -8391,7 +8507,7 @@ type ReportBadChunks struct {
 
 func (x *ReportBadChunks) Reset() {
 	*x = ReportBadChunks{}
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8403,7 +8519,7 @@ func (x *ReportBadChunks) String() string {
 func (*ReportBadChunks) ProtoMessage() {}
 
 func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[66]
+	mi := &file_metadata_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8416,7 +8532,7 @@ func (x *ReportBadChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBadChunks.ProtoReflect.Descriptor instead.
 func (*ReportBadChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{66}
+	return file_metadata_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ReportBadChunks) GetChunks() []*BadChunk {
@@ -8442,7 +8558,7 @@ type BadChunk struct {
 
 func (x *BadChunk) Reset() {
 	*x = BadChunk{}
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8454,7 +8570,7 @@ func (x *BadChunk) String() string {
 func (*BadChunk) ProtoMessage() {}
 
 func (x *BadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[67]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8467,7 +8583,7 @@ func (x *BadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadChunk.ProtoReflect.Descriptor instead.
 func (*BadChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{67}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *BadChunk) GetStripe() uint64 {
@@ -8538,7 +8654,7 @@ type RegisterHost struct {
 
 func (x *RegisterHost) Reset() {
 	*x = RegisterHost{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8550,7 +8666,7 @@ func (x *RegisterHost) String() string {
 func (*RegisterHost) ProtoMessage() {}
 
 func (x *RegisterHost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8563,7 +8679,7 @@ func (x *RegisterHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHost.ProtoReflect.Descriptor instead.
 func (*RegisterHost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RegisterHost) GetHost() *Host {
@@ -8608,7 +8724,7 @@ type RegisterHostReply struct {
 
 func (x *RegisterHostReply) Reset() {
 	*x = RegisterHostReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8620,7 +8736,7 @@ func (x *RegisterHostReply) String() string {
 func (*RegisterHostReply) ProtoMessage() {}
 
 func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8633,7 +8749,7 @@ func (x *RegisterHostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostReply.ProtoReflect.Descriptor instead.
 func (*RegisterHostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RegisterHostReply) GetCluster() []byte {
@@ -8694,7 +8810,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8706,7 +8822,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8719,7 +8835,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Heartbeat) GetHost() string {
@@ -8792,7 +8908,7 @@ type ProbeTarget struct {
 
 func (x *ProbeTarget) Reset() {
 	*x = ProbeTarget{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8804,7 +8920,7 @@ func (x *ProbeTarget) String() string {
 func (*ProbeTarget) ProtoMessage() {}
 
 func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8817,7 +8933,7 @@ func (x *ProbeTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeTarget.ProtoReflect.Descriptor instead.
 func (*ProbeTarget) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ProbeTarget) GetRole() string {
@@ -8861,7 +8977,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8873,7 +8989,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8886,7 +9002,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Probe) GetRole() string {
@@ -8941,7 +9057,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8953,7 +9069,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8966,7 +9082,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *HeartbeatReply) GetApplied() uint64 {
@@ -9093,7 +9209,7 @@ type SuspectChunk struct {
 
 func (x *SuspectChunk) Reset() {
 	*x = SuspectChunk{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9105,7 +9221,7 @@ func (x *SuspectChunk) String() string {
 func (*SuspectChunk) ProtoMessage() {}
 
 func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9118,7 +9234,7 @@ func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectChunk.ProtoReflect.Descriptor instead.
 func (*SuspectChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SuspectChunk) GetDevice() uint32 {
@@ -9162,7 +9278,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9174,7 +9290,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9187,7 +9303,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -9253,7 +9369,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9265,7 +9381,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9278,7 +9394,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -9337,7 +9453,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9349,7 +9465,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9362,7 +9478,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -9399,7 +9515,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9411,7 +9527,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9424,7 +9540,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -9476,7 +9592,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9488,7 +9604,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9501,7 +9617,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -9543,7 +9659,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9555,7 +9671,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9568,7 +9684,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -9604,7 +9720,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9616,7 +9732,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9629,7 +9745,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -9674,7 +9790,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9686,7 +9802,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9699,7 +9815,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -9747,7 +9863,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9759,7 +9875,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9772,7 +9888,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -9799,7 +9915,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9811,7 +9927,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9824,7 +9940,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9897,7 +10013,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9909,7 +10025,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9922,7 +10038,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9981,7 +10097,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9993,7 +10109,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10006,7 +10122,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -10062,7 +10178,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10074,7 +10190,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10087,7 +10203,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -10114,7 +10230,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10126,7 +10242,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10139,7 +10255,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -10217,7 +10333,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10229,7 +10345,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10242,7 +10358,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -10265,7 +10381,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10277,7 +10393,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10290,7 +10406,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -10337,7 +10453,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10349,7 +10465,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10362,7 +10478,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -10388,7 +10504,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10400,7 +10516,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10413,7 +10529,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -10485,7 +10601,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10497,7 +10613,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10510,7 +10626,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -10579,7 +10695,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10591,7 +10707,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10604,7 +10720,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Job) GetId() uint64 {
@@ -10784,7 +10900,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10796,7 +10912,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10809,7 +10925,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -10872,7 +10988,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10884,7 +11000,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10897,7 +11013,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10946,7 +11062,7 @@ type RewrittenFile struct {
 
 func (x *RewrittenFile) Reset() {
 	*x = RewrittenFile{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10958,7 +11074,7 @@ func (x *RewrittenFile) String() string {
 func (*RewrittenFile) ProtoMessage() {}
 
 func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10971,7 +11087,7 @@ func (x *RewrittenFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewrittenFile.ProtoReflect.Descriptor instead.
 func (*RewrittenFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RewrittenFile) GetInode() uint64 {
@@ -11006,7 +11122,7 @@ type RewriteReply struct {
 
 func (x *RewriteReply) Reset() {
 	*x = RewriteReply{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11018,7 +11134,7 @@ func (x *RewriteReply) String() string {
 func (*RewriteReply) ProtoMessage() {}
 
 func (x *RewriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11031,7 +11147,7 @@ func (x *RewriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteReply.ProtoReflect.Descriptor instead.
 func (*RewriteReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RewriteReply) GetRewritten() []uint64 {
@@ -11070,7 +11186,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11082,7 +11198,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11095,7 +11211,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -11162,7 +11278,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11174,7 +11290,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11187,7 +11303,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -11247,7 +11363,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11259,7 +11375,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11272,7 +11388,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -11335,7 +11451,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11347,7 +11463,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11360,7 +11476,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -11396,7 +11512,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11408,7 +11524,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11421,7 +11537,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -11466,7 +11582,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11478,7 +11594,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11491,7 +11607,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -11548,7 +11664,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11560,7 +11676,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11573,7 +11689,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -11613,7 +11729,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11625,7 +11741,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11638,7 +11754,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -11661,7 +11777,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11673,7 +11789,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11686,7 +11802,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -11715,7 +11831,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11727,7 +11843,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11740,7 +11856,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11774,7 +11890,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11786,7 +11902,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11799,7 +11915,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11829,7 +11945,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11841,7 +11957,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11854,7 +11970,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11888,7 +12004,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11900,7 +12016,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11913,7 +12029,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11940,7 +12056,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11952,7 +12068,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11965,7 +12081,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11992,7 +12108,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12004,7 +12120,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12017,7 +12133,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -12071,7 +12187,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12083,7 +12199,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12096,7 +12212,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -12119,7 +12235,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12131,7 +12247,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12144,7 +12260,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -12194,7 +12310,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12206,7 +12322,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12219,7 +12335,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -12253,7 +12369,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12265,7 +12381,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12278,7 +12394,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -12306,7 +12422,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12318,7 +12434,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12331,7 +12447,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -12365,7 +12481,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12377,7 +12493,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12390,7 +12506,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -12418,7 +12534,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12430,7 +12546,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12443,7 +12559,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -12534,7 +12650,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12546,7 +12662,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12559,7 +12675,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -12616,7 +12732,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12628,7 +12744,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12641,7 +12757,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -12678,7 +12794,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12690,7 +12806,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12703,7 +12819,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12747,7 +12863,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12759,7 +12875,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12772,7 +12888,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12816,7 +12932,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12828,7 +12944,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12841,7 +12957,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12886,7 +13002,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12898,7 +13014,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12911,7 +13027,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12968,7 +13084,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12980,7 +13096,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12993,7 +13109,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -13034,7 +13150,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13046,7 +13162,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13059,7 +13175,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -13092,7 +13208,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13104,7 +13220,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13117,7 +13233,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -13180,7 +13296,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13192,7 +13308,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13205,7 +13321,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -13303,7 +13419,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13315,7 +13431,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13328,7 +13444,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -13457,7 +13573,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13469,7 +13585,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13482,7 +13598,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13521,7 +13637,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13533,7 +13649,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13546,7 +13662,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 type Member struct {
@@ -13569,7 +13685,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13581,7 +13697,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13594,7 +13710,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *Member) GetId() string {
@@ -13699,7 +13815,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13711,7 +13827,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13724,7 +13840,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13809,7 +13925,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13821,7 +13937,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13834,7 +13950,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13877,7 +13993,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13889,7 +14005,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13902,7 +14018,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *AddMember) GetId() string {
@@ -13929,7 +14045,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13941,7 +14057,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13954,7 +14070,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13974,7 +14090,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13986,7 +14102,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13999,7 +14115,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -14023,7 +14139,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14035,7 +14151,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14048,7 +14164,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -14097,7 +14213,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14109,7 +14225,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14122,7 +14238,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -14171,7 +14287,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14183,7 +14299,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14196,7 +14312,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -14219,7 +14335,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14231,7 +14347,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14244,7 +14360,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -14284,7 +14400,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14296,7 +14412,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14309,7 +14425,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -14377,7 +14493,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14389,7 +14505,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14402,7 +14518,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 type LeaderReply struct {
@@ -14417,7 +14533,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14429,7 +14545,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14442,7 +14558,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14483,7 +14599,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14495,7 +14611,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14508,7 +14624,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 type MemberReply struct {
@@ -14526,7 +14642,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14538,7 +14654,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14551,7 +14667,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14617,7 +14733,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14629,7 +14745,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14642,7 +14758,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14687,7 +14803,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14699,7 +14815,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14712,7 +14828,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14766,7 +14882,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14778,7 +14894,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14791,7 +14907,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14813,7 +14929,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14825,7 +14941,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[152]
+	mi := &file_metadata_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14838,7 +14954,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{152}
+	return file_metadata_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -14885,7 +15001,7 @@ type FileLock struct {
 
 func (x *FileLock) Reset() {
 	*x = FileLock{}
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14897,7 +15013,7 @@ func (x *FileLock) String() string {
 func (*FileLock) ProtoMessage() {}
 
 func (x *FileLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[153]
+	mi := &file_metadata_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14910,7 +15026,7 @@ func (x *FileLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileLock.ProtoReflect.Descriptor instead.
 func (*FileLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{153}
+	return file_metadata_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *FileLock) GetSession() uint64 {
@@ -14976,7 +15092,7 @@ type SetLock struct {
 
 func (x *SetLock) Reset() {
 	*x = SetLock{}
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14988,7 +15104,7 @@ func (x *SetLock) String() string {
 func (*SetLock) ProtoMessage() {}
 
 func (x *SetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[154]
+	mi := &file_metadata_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15001,7 +15117,7 @@ func (x *SetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLock.ProtoReflect.Descriptor instead.
 func (*SetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{154}
+	return file_metadata_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *SetLock) GetInode() uint64 {
@@ -15036,7 +15152,7 @@ type GetLock struct {
 
 func (x *GetLock) Reset() {
 	*x = GetLock{}
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15048,7 +15164,7 @@ func (x *GetLock) String() string {
 func (*GetLock) ProtoMessage() {}
 
 func (x *GetLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[155]
+	mi := &file_metadata_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15061,7 +15177,7 @@ func (x *GetLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLock.ProtoReflect.Descriptor instead.
 func (*GetLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{155}
+	return file_metadata_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *GetLock) GetInode() uint64 {
@@ -15091,7 +15207,7 @@ type AwaitLock struct {
 
 func (x *AwaitLock) Reset() {
 	*x = AwaitLock{}
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15103,7 +15219,7 @@ func (x *AwaitLock) String() string {
 func (*AwaitLock) ProtoMessage() {}
 
 func (x *AwaitLock) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[156]
+	mi := &file_metadata_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15116,7 +15232,7 @@ func (x *AwaitLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitLock.ProtoReflect.Descriptor instead.
 func (*AwaitLock) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{156}
+	return file_metadata_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *AwaitLock) GetInode() uint64 {
@@ -15150,7 +15266,7 @@ type LockReply struct {
 
 func (x *LockReply) Reset() {
 	*x = LockReply{}
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15162,7 +15278,7 @@ func (x *LockReply) String() string {
 func (*LockReply) ProtoMessage() {}
 
 func (x *LockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[157]
+	mi := &file_metadata_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15175,7 +15291,7 @@ func (x *LockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockReply.ProtoReflect.Descriptor instead.
 func (*LockReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{157}
+	return file_metadata_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *LockReply) GetConflict() *FileLock {
@@ -15204,7 +15320,7 @@ type Delegate struct {
 
 func (x *Delegate) Reset() {
 	*x = Delegate{}
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15216,7 +15332,7 @@ func (x *Delegate) String() string {
 func (*Delegate) ProtoMessage() {}
 
 func (x *Delegate) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[158]
+	mi := &file_metadata_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15229,7 +15345,7 @@ func (x *Delegate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegate.ProtoReflect.Descriptor instead.
 func (*Delegate) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{158}
+	return file_metadata_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *Delegate) GetInode() uint64 {
@@ -15260,7 +15376,7 @@ type DelegateReply struct {
 
 func (x *DelegateReply) Reset() {
 	*x = DelegateReply{}
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15272,7 +15388,7 @@ func (x *DelegateReply) String() string {
 func (*DelegateReply) ProtoMessage() {}
 
 func (x *DelegateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[159]
+	mi := &file_metadata_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15285,7 +15401,7 @@ func (x *DelegateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelegateReply.ProtoReflect.Descriptor instead.
 func (*DelegateReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{159}
+	return file_metadata_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *DelegateReply) GetDelegated() bool {
@@ -15343,7 +15459,7 @@ type EndDelegation struct {
 
 func (x *EndDelegation) Reset() {
 	*x = EndDelegation{}
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15355,7 +15471,7 @@ func (x *EndDelegation) String() string {
 func (*EndDelegation) ProtoMessage() {}
 
 func (x *EndDelegation) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[160]
+	mi := &file_metadata_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15368,7 +15484,7 @@ func (x *EndDelegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegation.ProtoReflect.Descriptor instead.
 func (*EndDelegation) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{160}
+	return file_metadata_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *EndDelegation) GetInodes() []uint64 {
@@ -15394,7 +15510,7 @@ type EndDelegationReply struct {
 
 func (x *EndDelegationReply) Reset() {
 	*x = EndDelegationReply{}
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15406,7 +15522,7 @@ func (x *EndDelegationReply) String() string {
 func (*EndDelegationReply) ProtoMessage() {}
 
 func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[161]
+	mi := &file_metadata_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15419,7 +15535,7 @@ func (x *EndDelegationReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndDelegationReply.ProtoReflect.Descriptor instead.
 func (*EndDelegationReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{161}
+	return file_metadata_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *EndDelegationReply) GetMore() bool {
@@ -15441,7 +15557,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15453,7 +15569,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[162]
+	mi := &file_metadata_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15466,7 +15582,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{162}
+	return file_metadata_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *Batch) GetOps() []*BatchOp {
@@ -15497,7 +15613,7 @@ type BatchOp struct {
 
 func (x *BatchOp) Reset() {
 	*x = BatchOp{}
-	mi := &file_metadata_proto_msgTypes[163]
+	mi := &file_metadata_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15509,7 +15625,7 @@ func (x *BatchOp) String() string {
 func (*BatchOp) ProtoMessage() {}
 
 func (x *BatchOp) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[163]
+	mi := &file_metadata_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15522,7 +15638,7 @@ func (x *BatchOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchOp.ProtoReflect.Descriptor instead.
 func (*BatchOp) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{163}
+	return file_metadata_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *BatchOp) GetInode() uint64 {
@@ -15642,7 +15758,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[164]
+	mi := &file_metadata_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15654,7 +15770,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[164]
+	mi := &file_metadata_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15667,7 +15783,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{164}
+	return file_metadata_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *BatchReply) GetResults() []*BatchResult {
@@ -15695,7 +15811,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_metadata_proto_msgTypes[165]
+	mi := &file_metadata_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15707,7 +15823,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[165]
+	mi := &file_metadata_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15720,7 +15836,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{165}
+	return file_metadata_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *BatchResult) GetError() *Error {
@@ -15748,7 +15864,7 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\xb4?\n" +
+	"\x0emetadata.proto\x12\fmoraine.wire\x1a\fcommon.proto\x1a\vhello.proto\x1a\x10checkpoint.proto\x1a\fobject.proto\x1a\x0foperation.proto\"\x83@\n" +
 	"\vMetaRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1f\n" +
@@ -15783,7 +15899,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\x04link\x12C\n" +
 	"\arelease\x18\x1e \x01(\v2\x15.moraine.wire.ReleaseB\x10\xa2\xbb\x18\f\b\x03\x10\x04\x18\x02(\x010\x01P\x01H\x00R\arelease\x12M\n" +
 	"\ffind_orphans\x18\xb4\x06 \x01(\v2\x19.moraine.wire.FindOrphansB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x02(\x01H\x00R\vfindOrphans\x12;\n" +
-	"\x04keep\x18\xb5\x06 \x01(\v2\x12.moraine.wire.KeepB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01P\x01H\x00R\x04keep\x12E\n" +
+	"\x04keep\x18\xb5\x06 \x01(\v2\x12.moraine.wire.KeepB\x10\xa2\xbb\x18\f\b\x03\x10\x02\x18\x02(\x010\x01P\x01H\x00R\x04keep\x12M\n" +
+	"\fraise_atimes\x18\xb6\x06 \x01(\v2\x19.moraine.wire.RaiseAtimesB\f\xa2\xbb\x18\b\b\x03\x10\x02\x18\x01(\x01H\x00R\vraiseAtimes\x12E\n" +
 	"\tset_xattr\x18\x1f \x01(\v2\x16.moraine.wire.SetXattrB\x0e\xa2\xbb\x18\n" +
 	"\b\x03\x10\x02\x18\x01(\x018\x01H\x00R\bsetXattr\x12C\n" +
 	"\tget_xattr\x18  \x01(\v2\x16.moraine.wire.GetXattrB\f\xa2\xbb\x18\b\b\x01\x10\x02\x18\x01H\x01H\x00R\bgetXattr\x12;\n" +
@@ -16370,7 +16487,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x03gid\x18\x05 \x01(\rR\x03gid\x12\x12\n" +
 	"\x04size\x18\x06 \x01(\x04R\x04size\x12\x14\n" +
 	"\x05atime\x18\a \x01(\x03R\x05atime\x12\x14\n" +
-	"\x05mtime\x18\b \x01(\x03R\x05mtime\"\x9a\x01\n" +
+	"\x05mtime\x18\b \x01(\x03R\x05mtime\";\n" +
+	"\vRaiseAtimes\x12,\n" +
+	"\x05reads\x18\x01 \x03(\v2\x16.moraine.wire.FileReadR\x05reads\"6\n" +
+	"\bFileRead\x12\x14\n" +
+	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
+	"\x05atime\x18\x02 \x01(\x03R\x05atime\"\x9a\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12,\n" +
@@ -17188,7 +17310,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 166)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 168)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),        // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),          // 1: moraine.wire.SetAttrField
@@ -17249,183 +17371,185 @@ var file_metadata_proto_goTypes = []any{
 	(*XattrReply)(nil),         // 56: moraine.wire.XattrReply
 	(*RemoveTree)(nil),         // 57: moraine.wire.RemoveTree
 	(*SetAttr)(nil),            // 58: moraine.wire.SetAttr
-	(*Grant)(nil),              // 59: moraine.wire.Grant
-	(*GrantReply)(nil),         // 60: moraine.wire.GrantReply
-	(*EndGrant)(nil),           // 61: moraine.wire.EndGrant
-	(*Place)(nil),              // 62: moraine.wire.Place
-	(*PlaceReply)(nil),         // 63: moraine.wire.PlaceReply
-	(*Commit)(nil),             // 64: moraine.wire.Commit
-	(*NewFile)(nil),            // 65: moraine.wire.NewFile
-	(*LinkTarget)(nil),         // 66: moraine.wire.LinkTarget
-	(*Expect)(nil),             // 67: moraine.wire.Expect
-	(*Clone)(nil),              // 68: moraine.wire.Clone
-	(*CloneRange)(nil),         // 69: moraine.wire.CloneRange
-	(*CommitReply)(nil),        // 70: moraine.wire.CommitReply
-	(*GetExtents)(nil),         // 71: moraine.wire.GetExtents
-	(*ExtentsReply)(nil),       // 72: moraine.wire.ExtentsReply
-	(*SmallFile)(nil),          // 73: moraine.wire.SmallFile
-	(*ReportBadChunks)(nil),    // 74: moraine.wire.ReportBadChunks
-	(*BadChunk)(nil),           // 75: moraine.wire.BadChunk
-	(*RegisterHost)(nil),       // 76: moraine.wire.RegisterHost
-	(*RegisterHostReply)(nil),  // 77: moraine.wire.RegisterHostReply
-	(*Heartbeat)(nil),          // 78: moraine.wire.Heartbeat
-	(*ProbeTarget)(nil),        // 79: moraine.wire.ProbeTarget
-	(*Probe)(nil),              // 80: moraine.wire.Probe
-	(*HeartbeatReply)(nil),     // 81: moraine.wire.HeartbeatReply
-	(*SuspectChunk)(nil),       // 82: moraine.wire.SuspectChunk
-	(*ListMemory)(nil),         // 83: moraine.wire.ListMemory
-	(*MemoryReply)(nil),        // 84: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),       // 85: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),       // 86: moraine.wire.SettledChunk
-	(*ListLost)(nil),           // 87: moraine.wire.ListLost
-	(*LostReply)(nil),          // 88: moraine.wire.LostReply
-	(*LostFile)(nil),           // 89: moraine.wire.LostFile
-	(*Deletion)(nil),           // 90: moraine.wire.Deletion
-	(*DeletedChunks)(nil),      // 91: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),       // 92: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),        // 93: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil),  // 94: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),        // 95: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),   // 96: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),         // 97: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),       // 98: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),    // 99: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),       // 100: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),     // 101: moraine.wire.SetDeviceState
-	(*Job)(nil),                // 102: moraine.wire.Job
-	(*RewriteTask)(nil),        // 103: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),      // 104: moraine.wire.CommitRewrite
-	(*RewrittenFile)(nil),      // 105: moraine.wire.RewrittenFile
-	(*RewriteReply)(nil),       // 106: moraine.wire.RewriteReply
-	(*RepairTask)(nil),         // 107: moraine.wire.RepairTask
-	(*Intent)(nil),             // 108: moraine.wire.Intent
-	(*LeaseJobs)(nil),          // 109: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),          // 110: moraine.wire.JobsReply
-	(*RenewJob)(nil),           // 111: moraine.wire.RenewJob
-	(*FinishJob)(nil),          // 112: moraine.wire.FinishJob
-	(*ListJobs)(nil),           // 113: moraine.wire.ListJobs
-	(*CancelJob)(nil),          // 114: moraine.wire.CancelJob
-	(*QueueMove)(nil),          // 115: moraine.wire.QueueMove
-	(*BeginRepair)(nil),        // 116: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),   // 117: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),       // 118: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil),  // 119: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),         // 120: moraine.wire.EndIntents
-	(*Usage)(nil),              // 121: moraine.wire.Usage
-	(*GetUsage)(nil),           // 122: moraine.wire.GetUsage
-	(*UsageReply)(nil),         // 123: moraine.wire.UsageReply
-	(*SetQuota)(nil),           // 124: moraine.wire.SetQuota
-	(*ListQuotas)(nil),         // 125: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),        // 126: moraine.wire.QuotasReply
-	(*Recount)(nil),            // 127: moraine.wire.Recount
-	(*Leases)(nil),             // 128: moraine.wire.Leases
-	(*LeasesReply)(nil),        // 129: moraine.wire.LeasesReply
-	(*Recall)(nil),             // 130: moraine.wire.Recall
-	(*Touch)(nil),              // 131: moraine.wire.Touch
-	(*LeaseGrant)(nil),         // 132: moraine.wire.LeaseGrant
-	(*Watch)(nil),              // 133: moraine.wire.Watch
-	(*WatchEvent)(nil),         // 134: moraine.wire.WatchEvent
-	(*WatchReply)(nil),         // 135: moraine.wire.WatchReply
-	(*MemberAddress)(nil),      // 136: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),         // 137: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),    // 138: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),       // 139: moraine.wire.MemberStatus
-	(*Latencies)(nil),          // 140: moraine.wire.Latencies
-	(*GetMembers)(nil),         // 141: moraine.wire.GetMembers
-	(*Member)(nil),             // 142: moraine.wire.Member
-	(*MembersReply)(nil),       // 143: moraine.wire.MembersReply
-	(*CommandCount)(nil),       // 144: moraine.wire.CommandCount
-	(*AddMember)(nil),          // 145: moraine.wire.AddMember
-	(*RemoveMember)(nil),       // 146: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),      // 147: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),          // 148: moraine.wire.CloneTree
-	(*Concat)(nil),             // 149: moraine.wire.Concat
-	(*RaiseRouting)(nil),       // 150: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),         // 151: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),    // 152: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),          // 153: moraine.wire.GetLeader
-	(*LeaderReply)(nil),        // 154: moraine.wire.LeaderReply
-	(*GetMember)(nil),          // 155: moraine.wire.GetMember
-	(*MemberReply)(nil),        // 156: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),     // 157: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),   // 158: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),         // 159: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),    // 160: moraine.wire.QuarantineReply
-	(*FileLock)(nil),           // 161: moraine.wire.FileLock
-	(*SetLock)(nil),            // 162: moraine.wire.SetLock
-	(*GetLock)(nil),            // 163: moraine.wire.GetLock
-	(*AwaitLock)(nil),          // 164: moraine.wire.AwaitLock
-	(*LockReply)(nil),          // 165: moraine.wire.LockReply
-	(*Delegate)(nil),           // 166: moraine.wire.Delegate
-	(*DelegateReply)(nil),      // 167: moraine.wire.DelegateReply
-	(*EndDelegation)(nil),      // 168: moraine.wire.EndDelegation
-	(*EndDelegationReply)(nil), // 169: moraine.wire.EndDelegationReply
-	(*Batch)(nil),              // 170: moraine.wire.Batch
-	(*BatchOp)(nil),            // 171: moraine.wire.BatchOp
-	(*BatchReply)(nil),         // 172: moraine.wire.BatchReply
-	(*BatchResult)(nil),        // 173: moraine.wire.BatchResult
-	(*OpenRun)(nil),            // 174: moraine.wire.OpenRun
-	(*BeginStep)(nil),          // 175: moraine.wire.BeginStep
-	(*SealPart)(nil),           // 176: moraine.wire.SealPart
-	(*GetStep)(nil),            // 177: moraine.wire.GetStep
-	(*CommitStep)(nil),         // 178: moraine.wire.CommitStep
-	(*AbortStep)(nil),          // 179: moraine.wire.AbortStep
-	(*ListRuns)(nil),           // 180: moraine.wire.ListRuns
-	(*ListSteps)(nil),          // 181: moraine.wire.ListSteps
-	(*ResolveStep)(nil),        // 182: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),         // 183: moraine.wire.RemoveStep
-	(*ListParts)(nil),          // 184: moraine.wire.ListParts
-	(*ClaimSlices)(nil),        // 185: moraine.wire.ClaimSlices
-	(*LeaseStep)(nil),          // 186: moraine.wire.LeaseStep
-	(*MarkStep)(nil),           // 187: moraine.wire.MarkStep
-	(*AdoptStep)(nil),          // 188: moraine.wire.AdoptStep
-	(*ReleaseStep)(nil),        // 189: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),        // 190: moraine.wire.BeginObject
-	(*EndObject)(nil),          // 191: moraine.wire.EndObject
-	(*CommitFlush)(nil),        // 192: moraine.wire.CommitFlush
-	(*MoveObject)(nil),         // 193: moraine.wire.MoveObject
-	(*CommitEvict)(nil),        // 194: moraine.wire.CommitEvict
-	(*CommitStage)(nil),        // 195: moraine.wire.CommitStage
-	(*DeletedObject)(nil),      // 196: moraine.wire.DeletedObject
-	(*GetObject)(nil),          // 197: moraine.wire.GetObject
-	(*GetTier)(nil),            // 198: moraine.wire.GetTier
-	(*SetPolicy)(nil),          // 199: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),          // 200: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),      // 201: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),       // 202: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),     // 203: moraine.wire.ListBadObjects
-	(*Error)(nil),              // 204: moraine.wire.Error
-	(*Topology)(nil),           // 205: moraine.wire.Topology
-	(*RunReply)(nil),           // 206: moraine.wire.RunReply
-	(*StepReply)(nil),          // 207: moraine.wire.StepReply
-	(*RunsReply)(nil),          // 208: moraine.wire.RunsReply
-	(*StepsReply)(nil),         // 209: moraine.wire.StepsReply
-	(*PartsReply)(nil),         // 210: moraine.wire.PartsReply
-	(*ClaimsReply)(nil),        // 211: moraine.wire.ClaimsReply
-	(*ObjectReply)(nil),        // 212: moraine.wire.ObjectReply
-	(*TierReply)(nil),          // 213: moraine.wire.TierReply
-	(*PolicyReply)(nil),        // 214: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil),  // 215: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),    // 216: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),     // 217: moraine.wire.EndpointHealth
-	(*Scheme)(nil),             // 218: moraine.wire.Scheme
-	(*BucketStatus)(nil),       // 219: moraine.wire.BucketStatus
-	(DeviceState)(0),           // 220: moraine.wire.DeviceState
-	(*Attr)(nil),               // 221: moraine.wire.Attr
-	(FileType)(0),              // 222: moraine.wire.FileType
-	(*Placement)(nil),          // 223: moraine.wire.Placement
-	(*Stripe)(nil),             // 224: moraine.wire.Stripe
-	(*Extent)(nil),             // 225: moraine.wire.Extent
-	(*Object)(nil),             // 226: moraine.wire.Object
-	(*Host)(nil),               // 227: moraine.wire.Host
-	(*Device)(nil),             // 228: moraine.wire.Device
-	(*SigningKey)(nil),         // 229: moraine.wire.SigningKey
-	(*BucketHealth)(nil),       // 230: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),      // 231: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),            // 232: moraine.wire.StepKey
-	(*ByteRange)(nil),          // 233: moraine.wire.ByteRange
-	(*MoveTask)(nil),           // 234: moraine.wire.MoveTask
-	(*BucketTraits)(nil),       // 235: moraine.wire.BucketTraits
+	(*RaiseAtimes)(nil),        // 59: moraine.wire.RaiseAtimes
+	(*FileRead)(nil),           // 60: moraine.wire.FileRead
+	(*Grant)(nil),              // 61: moraine.wire.Grant
+	(*GrantReply)(nil),         // 62: moraine.wire.GrantReply
+	(*EndGrant)(nil),           // 63: moraine.wire.EndGrant
+	(*Place)(nil),              // 64: moraine.wire.Place
+	(*PlaceReply)(nil),         // 65: moraine.wire.PlaceReply
+	(*Commit)(nil),             // 66: moraine.wire.Commit
+	(*NewFile)(nil),            // 67: moraine.wire.NewFile
+	(*LinkTarget)(nil),         // 68: moraine.wire.LinkTarget
+	(*Expect)(nil),             // 69: moraine.wire.Expect
+	(*Clone)(nil),              // 70: moraine.wire.Clone
+	(*CloneRange)(nil),         // 71: moraine.wire.CloneRange
+	(*CommitReply)(nil),        // 72: moraine.wire.CommitReply
+	(*GetExtents)(nil),         // 73: moraine.wire.GetExtents
+	(*ExtentsReply)(nil),       // 74: moraine.wire.ExtentsReply
+	(*SmallFile)(nil),          // 75: moraine.wire.SmallFile
+	(*ReportBadChunks)(nil),    // 76: moraine.wire.ReportBadChunks
+	(*BadChunk)(nil),           // 77: moraine.wire.BadChunk
+	(*RegisterHost)(nil),       // 78: moraine.wire.RegisterHost
+	(*RegisterHostReply)(nil),  // 79: moraine.wire.RegisterHostReply
+	(*Heartbeat)(nil),          // 80: moraine.wire.Heartbeat
+	(*ProbeTarget)(nil),        // 81: moraine.wire.ProbeTarget
+	(*Probe)(nil),              // 82: moraine.wire.Probe
+	(*HeartbeatReply)(nil),     // 83: moraine.wire.HeartbeatReply
+	(*SuspectChunk)(nil),       // 84: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),         // 85: moraine.wire.ListMemory
+	(*MemoryReply)(nil),        // 86: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),       // 87: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),       // 88: moraine.wire.SettledChunk
+	(*ListLost)(nil),           // 89: moraine.wire.ListLost
+	(*LostReply)(nil),          // 90: moraine.wire.LostReply
+	(*LostFile)(nil),           // 91: moraine.wire.LostFile
+	(*Deletion)(nil),           // 92: moraine.wire.Deletion
+	(*DeletedChunks)(nil),      // 93: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),       // 94: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),        // 95: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil),  // 96: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),        // 97: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),   // 98: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),         // 99: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),       // 100: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),    // 101: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),       // 102: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),     // 103: moraine.wire.SetDeviceState
+	(*Job)(nil),                // 104: moraine.wire.Job
+	(*RewriteTask)(nil),        // 105: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),      // 106: moraine.wire.CommitRewrite
+	(*RewrittenFile)(nil),      // 107: moraine.wire.RewrittenFile
+	(*RewriteReply)(nil),       // 108: moraine.wire.RewriteReply
+	(*RepairTask)(nil),         // 109: moraine.wire.RepairTask
+	(*Intent)(nil),             // 110: moraine.wire.Intent
+	(*LeaseJobs)(nil),          // 111: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),          // 112: moraine.wire.JobsReply
+	(*RenewJob)(nil),           // 113: moraine.wire.RenewJob
+	(*FinishJob)(nil),          // 114: moraine.wire.FinishJob
+	(*ListJobs)(nil),           // 115: moraine.wire.ListJobs
+	(*CancelJob)(nil),          // 116: moraine.wire.CancelJob
+	(*QueueMove)(nil),          // 117: moraine.wire.QueueMove
+	(*BeginRepair)(nil),        // 118: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),   // 119: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),       // 120: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil),  // 121: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),         // 122: moraine.wire.EndIntents
+	(*Usage)(nil),              // 123: moraine.wire.Usage
+	(*GetUsage)(nil),           // 124: moraine.wire.GetUsage
+	(*UsageReply)(nil),         // 125: moraine.wire.UsageReply
+	(*SetQuota)(nil),           // 126: moraine.wire.SetQuota
+	(*ListQuotas)(nil),         // 127: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),        // 128: moraine.wire.QuotasReply
+	(*Recount)(nil),            // 129: moraine.wire.Recount
+	(*Leases)(nil),             // 130: moraine.wire.Leases
+	(*LeasesReply)(nil),        // 131: moraine.wire.LeasesReply
+	(*Recall)(nil),             // 132: moraine.wire.Recall
+	(*Touch)(nil),              // 133: moraine.wire.Touch
+	(*LeaseGrant)(nil),         // 134: moraine.wire.LeaseGrant
+	(*Watch)(nil),              // 135: moraine.wire.Watch
+	(*WatchEvent)(nil),         // 136: moraine.wire.WatchEvent
+	(*WatchReply)(nil),         // 137: moraine.wire.WatchReply
+	(*MemberAddress)(nil),      // 138: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),         // 139: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),    // 140: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),       // 141: moraine.wire.MemberStatus
+	(*Latencies)(nil),          // 142: moraine.wire.Latencies
+	(*GetMembers)(nil),         // 143: moraine.wire.GetMembers
+	(*Member)(nil),             // 144: moraine.wire.Member
+	(*MembersReply)(nil),       // 145: moraine.wire.MembersReply
+	(*CommandCount)(nil),       // 146: moraine.wire.CommandCount
+	(*AddMember)(nil),          // 147: moraine.wire.AddMember
+	(*RemoveMember)(nil),       // 148: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),      // 149: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),          // 150: moraine.wire.CloneTree
+	(*Concat)(nil),             // 151: moraine.wire.Concat
+	(*RaiseRouting)(nil),       // 152: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),         // 153: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),    // 154: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),          // 155: moraine.wire.GetLeader
+	(*LeaderReply)(nil),        // 156: moraine.wire.LeaderReply
+	(*GetMember)(nil),          // 157: moraine.wire.GetMember
+	(*MemberReply)(nil),        // 158: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),     // 159: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),   // 160: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),         // 161: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),    // 162: moraine.wire.QuarantineReply
+	(*FileLock)(nil),           // 163: moraine.wire.FileLock
+	(*SetLock)(nil),            // 164: moraine.wire.SetLock
+	(*GetLock)(nil),            // 165: moraine.wire.GetLock
+	(*AwaitLock)(nil),          // 166: moraine.wire.AwaitLock
+	(*LockReply)(nil),          // 167: moraine.wire.LockReply
+	(*Delegate)(nil),           // 168: moraine.wire.Delegate
+	(*DelegateReply)(nil),      // 169: moraine.wire.DelegateReply
+	(*EndDelegation)(nil),      // 170: moraine.wire.EndDelegation
+	(*EndDelegationReply)(nil), // 171: moraine.wire.EndDelegationReply
+	(*Batch)(nil),              // 172: moraine.wire.Batch
+	(*BatchOp)(nil),            // 173: moraine.wire.BatchOp
+	(*BatchReply)(nil),         // 174: moraine.wire.BatchReply
+	(*BatchResult)(nil),        // 175: moraine.wire.BatchResult
+	(*OpenRun)(nil),            // 176: moraine.wire.OpenRun
+	(*BeginStep)(nil),          // 177: moraine.wire.BeginStep
+	(*SealPart)(nil),           // 178: moraine.wire.SealPart
+	(*GetStep)(nil),            // 179: moraine.wire.GetStep
+	(*CommitStep)(nil),         // 180: moraine.wire.CommitStep
+	(*AbortStep)(nil),          // 181: moraine.wire.AbortStep
+	(*ListRuns)(nil),           // 182: moraine.wire.ListRuns
+	(*ListSteps)(nil),          // 183: moraine.wire.ListSteps
+	(*ResolveStep)(nil),        // 184: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),         // 185: moraine.wire.RemoveStep
+	(*ListParts)(nil),          // 186: moraine.wire.ListParts
+	(*ClaimSlices)(nil),        // 187: moraine.wire.ClaimSlices
+	(*LeaseStep)(nil),          // 188: moraine.wire.LeaseStep
+	(*MarkStep)(nil),           // 189: moraine.wire.MarkStep
+	(*AdoptStep)(nil),          // 190: moraine.wire.AdoptStep
+	(*ReleaseStep)(nil),        // 191: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),        // 192: moraine.wire.BeginObject
+	(*EndObject)(nil),          // 193: moraine.wire.EndObject
+	(*CommitFlush)(nil),        // 194: moraine.wire.CommitFlush
+	(*MoveObject)(nil),         // 195: moraine.wire.MoveObject
+	(*CommitEvict)(nil),        // 196: moraine.wire.CommitEvict
+	(*CommitStage)(nil),        // 197: moraine.wire.CommitStage
+	(*DeletedObject)(nil),      // 198: moraine.wire.DeletedObject
+	(*GetObject)(nil),          // 199: moraine.wire.GetObject
+	(*GetTier)(nil),            // 200: moraine.wire.GetTier
+	(*SetPolicy)(nil),          // 201: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),          // 202: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),      // 203: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),       // 204: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),     // 205: moraine.wire.ListBadObjects
+	(*Error)(nil),              // 206: moraine.wire.Error
+	(*Topology)(nil),           // 207: moraine.wire.Topology
+	(*RunReply)(nil),           // 208: moraine.wire.RunReply
+	(*StepReply)(nil),          // 209: moraine.wire.StepReply
+	(*RunsReply)(nil),          // 210: moraine.wire.RunsReply
+	(*StepsReply)(nil),         // 211: moraine.wire.StepsReply
+	(*PartsReply)(nil),         // 212: moraine.wire.PartsReply
+	(*ClaimsReply)(nil),        // 213: moraine.wire.ClaimsReply
+	(*ObjectReply)(nil),        // 214: moraine.wire.ObjectReply
+	(*TierReply)(nil),          // 215: moraine.wire.TierReply
+	(*PolicyReply)(nil),        // 216: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil),  // 217: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),    // 218: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),     // 219: moraine.wire.EndpointHealth
+	(*Scheme)(nil),             // 220: moraine.wire.Scheme
+	(*BucketStatus)(nil),       // 221: moraine.wire.BucketStatus
+	(DeviceState)(0),           // 222: moraine.wire.DeviceState
+	(*Attr)(nil),               // 223: moraine.wire.Attr
+	(FileType)(0),              // 224: moraine.wire.FileType
+	(*Placement)(nil),          // 225: moraine.wire.Placement
+	(*Stripe)(nil),             // 226: moraine.wire.Stripe
+	(*Extent)(nil),             // 227: moraine.wire.Extent
+	(*Object)(nil),             // 228: moraine.wire.Object
+	(*Host)(nil),               // 229: moraine.wire.Host
+	(*Device)(nil),             // 230: moraine.wire.Device
+	(*SigningKey)(nil),         // 231: moraine.wire.SigningKey
+	(*BucketHealth)(nil),       // 232: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),      // 233: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),            // 234: moraine.wire.StepKey
+	(*ByteRange)(nil),          // 235: moraine.wire.ByteRange
+	(*MoveTask)(nil),           // 236: moraine.wire.MoveTask
+	(*BucketTraits)(nil),       // 237: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -17446,291 +17570,293 @@ var file_metadata_proto_depIdxs = []int32{
 	50,  // 15: moraine.wire.MetaRequest.release:type_name -> moraine.wire.Release
 	51,  // 16: moraine.wire.MetaRequest.find_orphans:type_name -> moraine.wire.FindOrphans
 	52,  // 17: moraine.wire.MetaRequest.keep:type_name -> moraine.wire.Keep
-	54,  // 18: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
-	55,  // 19: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
-	59,  // 20: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
-	61,  // 21: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
-	62,  // 22: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
-	64,  // 23: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
-	71,  // 24: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
-	74,  // 25: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
-	68,  // 26: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
-	76,  // 27: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
-	78,  // 28: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	92,  // 29: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	91,  // 30: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	101, // 31: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	109, // 32: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	111, // 33: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	112, // 34: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	113, // 35: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	114, // 36: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	116, // 37: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	118, // 38: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	120, // 39: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	174, // 40: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	175, // 41: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	176, // 42: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	177, // 43: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	178, // 44: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	179, // 45: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	180, // 46: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	181, // 47: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	182, // 48: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	183, // 49: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	184, // 50: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	185, // 51: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
-	186, // 52: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	187, // 53: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
-	188, // 54: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
-	189, // 55: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	115, // 56: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	190, // 57: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	191, // 58: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	192, // 59: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	193, // 60: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	194, // 61: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	195, // 62: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	196, // 63: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	197, // 64: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	198, // 65: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	199, // 66: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	200, // 67: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	122, // 68: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	124, // 69: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	125, // 70: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	127, // 71: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	148, // 72: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	149, // 73: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	150, // 74: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	128, // 75: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	133, // 76: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	162, // 77: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
-	163, // 78: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
-	164, // 79: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
-	166, // 80: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
-	168, // 81: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
-	170, // 82: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
-	137, // 83: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	141, // 84: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	145, // 85: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	146, // 86: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	147, // 87: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	151, // 88: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
-	30,  // 89: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
-	32,  // 90: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
-	31,  // 91: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	153, // 92: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	155, // 93: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	157, // 94: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	85,  // 95: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	83,  // 96: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	87,  // 97: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
-	27,  // 98: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	104, // 99: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	95,  // 100: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	97,  // 101: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	12,  // 102: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
-	13,  // 103: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	201, // 104: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	202, // 105: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	203, // 106: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	204, // 107: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	132, // 108: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
-	18,  // 109: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
-	21,  // 110: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	205, // 111: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
-	35,  // 112: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
-	37,  // 113: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
-	42,  // 114: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
-	48,  // 115: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
-	60,  // 116: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
-	63,  // 117: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
-	70,  // 118: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
-	72,  // 119: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
-	77,  // 120: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
-	81,  // 121: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	94,  // 122: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	110, // 123: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	117, // 124: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	119, // 125: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	206, // 126: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	207, // 127: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	208, // 128: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	209, // 129: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	210, // 130: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
-	56,  // 131: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	211, // 132: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
-	212, // 133: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	213, // 134: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	214, // 135: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	123, // 136: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	126, // 137: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	138, // 138: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	143, // 139: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	152, // 140: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	154, // 141: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	156, // 142: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	160, // 143: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
-	10,  // 144: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	129, // 145: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	135, // 146: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	84,  // 147: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	88,  // 148: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	96,  // 149: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	99,  // 150: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	159, // 151: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	106, // 152: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
-	14,  // 153: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	215, // 154: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	216, // 155: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
-	165, // 156: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
-	167, // 157: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
-	169, // 158: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
-	172, // 159: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	53,  // 160: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
-	11,  // 161: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
-	11,  // 162: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	136, // 163: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
-	11,  // 164: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	217, // 165: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
-	20,  // 166: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	205, // 167: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	218, // 168: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
-	26,  // 169: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
-	28,  // 170: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
-	29,  // 171: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
-	25,  // 172: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
-	24,  // 173: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
-	22,  // 174: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	219, // 175: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
-	23,  // 176: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
-	0,   // 177: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	220, // 178: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	221, // 179: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	221, // 180: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
-	38,  // 181: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	221, // 182: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	221, // 183: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
-	41,  // 184: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	43,  // 185: moraine.wire.ReadDirReply.also:type_name -> moraine.wire.DirPage
-	41,  // 186: moraine.wire.DirPage.entries:type_name -> moraine.wire.DirEntry
-	222, // 187: moraine.wire.Create.type:type_name -> moraine.wire.FileType
-	45,  // 188: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
-	67,  // 189: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	218, // 190: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	223, // 191: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	218, // 192: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	218, // 193: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	223, // 194: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	224, // 195: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	225, // 196: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
-	2,   // 197: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
-	66,  // 198: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
-	65,  // 199: moraine.wire.Commit.new_file:type_name -> moraine.wire.NewFile
-	45,  // 200: moraine.wire.NewFile.xattrs:type_name -> moraine.wire.Xattr
-	67,  // 201: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
-	2,   // 202: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
-	69,  // 203: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
-	66,  // 204: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	221, // 205: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	221, // 206: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	225, // 207: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	224, // 208: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	226, // 209: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
-	73,  // 210: moraine.wire.ExtentsReply.also:type_name -> moraine.wire.SmallFile
-	225, // 211: moraine.wire.SmallFile.extents:type_name -> moraine.wire.Extent
-	75,  // 212: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	227, // 213: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	228, // 214: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	229, // 215: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	228, // 216: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	230, // 217: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
-	80,  // 218: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	90,  // 219: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	229, // 220: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
-	11,  // 221: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
-	79,  // 222: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	231, // 223: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	82,  // 224: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
-	93,  // 225: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
-	86,  // 226: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	90,  // 227: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
-	86,  // 228: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	232, // 229: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	89,  // 230: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	233, // 231: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	90,  // 232: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	93,  // 233: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	90,  // 234: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	224, // 235: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	92,  // 236: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	100, // 237: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	98,  // 238: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 239: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	218, // 240: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	220, // 241: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 242: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 243: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	107, // 244: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	232, // 245: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	234, // 246: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 247: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	103, // 248: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	224, // 249: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	105, // 250: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
-	225, // 251: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
-	225, // 252: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
-	224, // 253: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	108, // 254: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 255: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	235, // 256: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	102, // 257: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 258: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	108, // 259: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	108, // 260: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	108, // 261: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	108, // 262: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	121, // 263: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	121, // 264: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	121, // 265: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	130, // 266: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	131, // 267: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	131, // 268: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 269: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	222, // 270: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	134, // 271: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	139, // 272: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 273: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	140, // 274: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	140, // 275: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	139, // 276: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	142, // 277: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	144, // 278: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	69,  // 279: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	66,  // 280: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 281: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	139, // 282: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	142, // 283: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	158, // 284: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	161, // 285: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
-	161, // 286: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
-	161, // 287: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
-	161, // 288: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
-	221, // 289: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
-	171, // 290: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
-	44,  // 291: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
-	47,  // 292: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
-	46,  // 293: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
-	58,  // 294: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
-	64,  // 295: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
-	173, // 296: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
-	204, // 297: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
-	298, // [298:298] is the sub-list for method output_type
-	298, // [298:298] is the sub-list for method input_type
-	298, // [298:298] is the sub-list for extension type_name
-	298, // [298:298] is the sub-list for extension extendee
-	0,   // [0:298] is the sub-list for field type_name
+	59,  // 18: moraine.wire.MetaRequest.raise_atimes:type_name -> moraine.wire.RaiseAtimes
+	54,  // 19: moraine.wire.MetaRequest.set_xattr:type_name -> moraine.wire.SetXattr
+	55,  // 20: moraine.wire.MetaRequest.get_xattr:type_name -> moraine.wire.GetXattr
+	61,  // 21: moraine.wire.MetaRequest.grant:type_name -> moraine.wire.Grant
+	63,  // 22: moraine.wire.MetaRequest.end_grant:type_name -> moraine.wire.EndGrant
+	64,  // 23: moraine.wire.MetaRequest.place:type_name -> moraine.wire.Place
+	66,  // 24: moraine.wire.MetaRequest.commit:type_name -> moraine.wire.Commit
+	73,  // 25: moraine.wire.MetaRequest.get_extents:type_name -> moraine.wire.GetExtents
+	76,  // 26: moraine.wire.MetaRequest.report_bad_chunks:type_name -> moraine.wire.ReportBadChunks
+	70,  // 27: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
+	78,  // 28: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
+	80,  // 29: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
+	94,  // 30: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	93,  // 31: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	103, // 32: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	111, // 33: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	113, // 34: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	114, // 35: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	115, // 36: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	116, // 37: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	118, // 38: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	120, // 39: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	122, // 40: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	176, // 41: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	177, // 42: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	178, // 43: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	179, // 44: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	180, // 45: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	181, // 46: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	182, // 47: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	183, // 48: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	184, // 49: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	185, // 50: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	186, // 51: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	187, // 52: moraine.wire.MetaRequest.claim_slices:type_name -> moraine.wire.ClaimSlices
+	188, // 53: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	189, // 54: moraine.wire.MetaRequest.mark_step:type_name -> moraine.wire.MarkStep
+	190, // 55: moraine.wire.MetaRequest.adopt_step:type_name -> moraine.wire.AdoptStep
+	191, // 56: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	117, // 57: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	192, // 58: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	193, // 59: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	194, // 60: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	195, // 61: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	196, // 62: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	197, // 63: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	198, // 64: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	199, // 65: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	200, // 66: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	201, // 67: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	202, // 68: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	124, // 69: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	126, // 70: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	127, // 71: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	129, // 72: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	150, // 73: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	151, // 74: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	152, // 75: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	130, // 76: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	135, // 77: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	164, // 78: moraine.wire.MetaRequest.set_lock:type_name -> moraine.wire.SetLock
+	165, // 79: moraine.wire.MetaRequest.get_lock:type_name -> moraine.wire.GetLock
+	166, // 80: moraine.wire.MetaRequest.await_lock:type_name -> moraine.wire.AwaitLock
+	168, // 81: moraine.wire.MetaRequest.delegate:type_name -> moraine.wire.Delegate
+	170, // 82: moraine.wire.MetaRequest.end_delegation:type_name -> moraine.wire.EndDelegation
+	172, // 83: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	139, // 84: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	143, // 85: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	147, // 86: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	148, // 87: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	149, // 88: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	153, // 89: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	30,  // 90: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
+	32,  // 91: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
+	31,  // 92: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
+	155, // 93: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	157, // 94: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	159, // 95: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	87,  // 96: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	85,  // 97: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	89,  // 98: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	27,  // 99: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
+	106, // 100: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	97,  // 101: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	99,  // 102: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	12,  // 103: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
+	13,  // 104: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
+	203, // 105: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	204, // 106: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	205, // 107: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	206, // 108: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	134, // 109: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	18,  // 110: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
+	21,  // 111: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
+	207, // 112: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	35,  // 113: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
+	37,  // 114: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
+	42,  // 115: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
+	48,  // 116: moraine.wire.MetaResponse.remove:type_name -> moraine.wire.RemoveReply
+	62,  // 117: moraine.wire.MetaResponse.grant:type_name -> moraine.wire.GrantReply
+	65,  // 118: moraine.wire.MetaResponse.place:type_name -> moraine.wire.PlaceReply
+	72,  // 119: moraine.wire.MetaResponse.commit:type_name -> moraine.wire.CommitReply
+	74,  // 120: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
+	79,  // 121: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
+	83,  // 122: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
+	96,  // 123: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	112, // 124: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	119, // 125: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	121, // 126: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	208, // 127: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	209, // 128: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	210, // 129: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	211, // 130: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	212, // 131: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	56,  // 132: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
+	213, // 133: moraine.wire.MetaResponse.claims:type_name -> moraine.wire.ClaimsReply
+	214, // 134: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	215, // 135: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	216, // 136: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	125, // 137: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	128, // 138: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	140, // 139: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	145, // 140: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	154, // 141: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	156, // 142: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	158, // 143: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	162, // 144: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	10,  // 145: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
+	131, // 146: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	137, // 147: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	86,  // 148: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	90,  // 149: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	98,  // 150: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	101, // 151: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	161, // 152: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	108, // 153: moraine.wire.MetaResponse.rewrite:type_name -> moraine.wire.RewriteReply
+	14,  // 154: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
+	217, // 155: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	218, // 156: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	167, // 157: moraine.wire.MetaResponse.lock:type_name -> moraine.wire.LockReply
+	169, // 158: moraine.wire.MetaResponse.delegate:type_name -> moraine.wire.DelegateReply
+	171, // 159: moraine.wire.MetaResponse.end_delegation:type_name -> moraine.wire.EndDelegationReply
+	174, // 160: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	53,  // 161: moraine.wire.MetaResponse.orphans:type_name -> moraine.wire.OrphansReply
+	11,  // 162: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
+	11,  // 163: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
+	138, // 164: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	11,  // 165: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
+	219, // 166: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	20,  // 167: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
+	207, // 168: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	220, // 169: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	26,  // 170: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
+	28,  // 171: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
+	29,  // 172: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
+	25,  // 173: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
+	24,  // 174: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
+	22,  // 175: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
+	221, // 176: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	23,  // 177: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
+	0,   // 178: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
+	222, // 179: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	223, // 180: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	223, // 181: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	38,  // 182: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
+	223, // 183: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	223, // 184: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	41,  // 185: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
+	43,  // 186: moraine.wire.ReadDirReply.also:type_name -> moraine.wire.DirPage
+	41,  // 187: moraine.wire.DirPage.entries:type_name -> moraine.wire.DirEntry
+	224, // 188: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	45,  // 189: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
+	69,  // 190: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
+	60,  // 191: moraine.wire.RaiseAtimes.reads:type_name -> moraine.wire.FileRead
+	220, // 192: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	225, // 193: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	220, // 194: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	220, // 195: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	225, // 196: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	226, // 197: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	227, // 198: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	2,   // 199: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
+	68,  // 200: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
+	67,  // 201: moraine.wire.Commit.new_file:type_name -> moraine.wire.NewFile
+	45,  // 202: moraine.wire.NewFile.xattrs:type_name -> moraine.wire.Xattr
+	69,  // 203: moraine.wire.LinkTarget.expect:type_name -> moraine.wire.Expect
+	2,   // 204: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
+	71,  // 205: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
+	68,  // 206: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
+	223, // 207: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	223, // 208: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	227, // 209: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	226, // 210: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	228, // 211: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	75,  // 212: moraine.wire.ExtentsReply.also:type_name -> moraine.wire.SmallFile
+	227, // 213: moraine.wire.SmallFile.extents:type_name -> moraine.wire.Extent
+	77,  // 214: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
+	229, // 215: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	230, // 216: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	231, // 217: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	230, // 218: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	232, // 219: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	82,  // 220: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
+	92,  // 221: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	231, // 222: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	11,  // 223: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
+	81,  // 224: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
+	233, // 225: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	84,  // 226: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	95,  // 227: moraine.wire.ListMemory.of_gone:type_name -> moraine.wire.ChunkReport
+	88,  // 228: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	92,  // 229: moraine.wire.MemoryReply.dead:type_name -> moraine.wire.Deletion
+	88,  // 230: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	234, // 231: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	91,  // 232: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	235, // 233: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	92,  // 234: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	95,  // 235: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	92,  // 236: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	226, // 237: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	94,  // 238: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	102, // 239: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	100, // 240: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 241: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	220, // 242: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	222, // 243: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 244: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 245: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	109, // 246: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	234, // 247: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	236, // 248: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 249: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	105, // 250: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	226, // 251: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	107, // 252: moraine.wire.CommitRewrite.files:type_name -> moraine.wire.RewrittenFile
+	227, // 253: moraine.wire.RewrittenFile.extents:type_name -> moraine.wire.Extent
+	227, // 254: moraine.wire.RewrittenFile.was:type_name -> moraine.wire.Extent
+	226, // 255: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	110, // 256: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 257: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	237, // 258: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	104, // 259: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 260: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	110, // 261: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	110, // 262: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	110, // 263: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	110, // 264: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	123, // 265: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	123, // 266: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	123, // 267: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	132, // 268: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	133, // 269: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	133, // 270: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 271: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	224, // 272: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	136, // 273: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	141, // 274: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 275: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	142, // 276: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	142, // 277: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	141, // 278: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	144, // 279: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	146, // 280: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	71,  // 281: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	68,  // 282: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 283: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	141, // 284: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	144, // 285: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	160, // 286: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	163, // 287: moraine.wire.SetLock.lock:type_name -> moraine.wire.FileLock
+	163, // 288: moraine.wire.GetLock.lock:type_name -> moraine.wire.FileLock
+	163, // 289: moraine.wire.AwaitLock.lock:type_name -> moraine.wire.FileLock
+	163, // 290: moraine.wire.LockReply.conflict:type_name -> moraine.wire.FileLock
+	223, // 291: moraine.wire.DelegateReply.attr:type_name -> moraine.wire.Attr
+	173, // 292: moraine.wire.Batch.ops:type_name -> moraine.wire.BatchOp
+	44,  // 293: moraine.wire.BatchOp.create:type_name -> moraine.wire.Create
+	47,  // 294: moraine.wire.BatchOp.remove:type_name -> moraine.wire.Remove
+	46,  // 295: moraine.wire.BatchOp.rename:type_name -> moraine.wire.Rename
+	58,  // 296: moraine.wire.BatchOp.set_attr:type_name -> moraine.wire.SetAttr
+	66,  // 297: moraine.wire.BatchOp.commit:type_name -> moraine.wire.Commit
+	175, // 298: moraine.wire.BatchReply.results:type_name -> moraine.wire.BatchResult
+	206, // 299: moraine.wire.BatchResult.error:type_name -> moraine.wire.Error
+	300, // [300:300] is the sub-list for method output_type
+	300, // [300:300] is the sub-list for method input_type
+	300, // [300:300] is the sub-list for extension type_name
+	300, // [300:300] is the sub-list for extension extendee
+	0,   // [0:300] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -17762,6 +17888,7 @@ func file_metadata_proto_init() {
 		(*MetaRequest_Release)(nil),
 		(*MetaRequest_FindOrphans)(nil),
 		(*MetaRequest_Keep)(nil),
+		(*MetaRequest_RaiseAtimes)(nil),
 		(*MetaRequest_SetXattr)(nil),
 		(*MetaRequest_GetXattr)(nil),
 		(*MetaRequest_Grant)(nil),
@@ -17906,7 +18033,7 @@ func file_metadata_proto_init() {
 		(*MetaResponse_Batch)(nil),
 		(*MetaResponse_Orphans)(nil),
 	}
-	file_metadata_proto_msgTypes[163].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[165].OneofWrappers = []any{
 		(*BatchOp_Create)(nil),
 		(*BatchOp_Remove)(nil),
 		(*BatchOp_Rename)(nil),
@@ -17919,7 +18046,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   166,
+			NumMessages:   168,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
