@@ -32,7 +32,7 @@ var typeBits = map[client.FileType]uint32{
 func (c *calls) fillAttr(a client.Attr, out *gofuse.Attr) {
 	*out = gofuse.Attr{Ino: uint64(a.Inode()), Size: uint64(a.Size()), Blocks: blocks(a), Mode: fileType(a.Type()) | a.Mode()&permBits,
 		Nlink: a.Nlink(), Owner: c.shownOwner(a), Blksize: blockSize, Rdev: a.Rdev()}
-	out.Atime, out.Atimensec = splitTime(a.AccessTime().UnixNano())
+	out.Atime, out.Atimensec = splitTime(c.atimes.shown(a))
 	out.Mtime, out.Mtimensec = splitTime(a.ModTime().UnixNano())
 	out.Ctime, out.Ctimensec = splitTime(a.ChangeTime().UnixNano())
 	if a.IsSymlink() {
@@ -127,6 +127,9 @@ func (fs *fileSystem) setAttr(ctx context.Context, inode moraine.InodeID, in *go
 	}
 	if set == (client.SetAttr{}) {
 		return fs.attr(ctx, inode)
+	}
+	if set.AccessTime != nil {
+		fs.atimes.set(ctx, inode)
 	}
 	attr, err := fs.client.Inodes().SetAttr(ctx, inode, set)
 	if err != nil {

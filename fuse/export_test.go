@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"context"
 	"reflect"
 	"runtime"
 	"slices"
@@ -103,3 +104,18 @@ func (m *Mount) Raw() gofuse.RawFileSystem { return resent{m.fs} }
 
 // Resent marks a request as one that the kernel sends once more.
 const Resent = resentBit
+
+// SendAtimes sends the reads that the mount has collected.
+func (m *Mount) SendAtimes(ctx context.Context) { m.fs.atimes.send(ctx) }
+
+// MaxUnsentAtimes bounds the reads that a mount collects.
+const MaxUnsentAtimes = maxUnsentAtimes
+
+// AtimesDropped returns how many reads the mount did not record.
+func (m *Mount) AtimesDropped() int {
+	var out dto.Metric
+	if err := m.fs.atimes.dropped.Write(&out); err != nil {
+		panic(err)
+	}
+	return int(out.GetCounter().GetValue())
+}

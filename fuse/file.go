@@ -74,6 +74,9 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 	out.Fh = o.add(f)
 	f.record(o.files.state, unique, synced)
 	o.prefetches.opened(f)
+	if o.atimes.noteOpen(f, flags, out.OpenFlags) {
+		o.forget(inode)
+	}
 	return nil
 }
 
@@ -209,6 +212,7 @@ func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) 
 	if err != nil {
 		return nil, status(err)
 	}
+	o.atimes.noteRead(f, in.Flags)
 	if got.n == 0 {
 		return gofuse.ReadResultData(nil), gofuse.OK
 	}

@@ -100,6 +100,7 @@ type mountOptions struct {
 	// over, if not nil, is put between the client and the network.
 	over  func(transport.Dialer) transport.Dialer
 	mount fuse.Config
+	now   func() time.Time
 	// log, if not nil, gets the mount's log too.
 	log io.Writer
 }
@@ -121,7 +122,7 @@ func mount(t *testing.T, c *incluster.Cluster, node string, opts ...mountOptions
 		to = io.MultiWriter(to, o.log)
 	}
 	log := slog.New(slog.NewTextHandler(to, nil))
-	fsys, err := fuse.New(o.mount, fuse.Deps{Client: cl.Client, Log: log})
+	fsys, err := fuse.New(o.mount, fuse.Deps{Client: cl.Client, Log: log, Now: o.now})
 	require.NoError(t, err)
 	m.fsys = fsys
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -35,9 +35,7 @@ import (
 	"github.com/morainefs/moraine/fuse/idmap"
 	"github.com/morainefs/moraine/fuse/observe"
 	"github.com/morainefs/moraine/internal/limit"
-	"github.com/morainefs/moraine/internal/metric"
 	"github.com/morainefs/moraine/internal/rawclient"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Config has the settings of an operator.
@@ -53,6 +51,11 @@ type Config struct {
 	AllowOther bool
 	// ReadOnly mounts read-only.
 	ReadOnly bool
+	// NoAtime records no reads: the atime stays what programs set. Otherwise a read raises it as relatime says.
+	// A ReadOnly mount records none either.
+	NoAtime bool
+	// AtimeDelay is how long the mount collects reads before it sends them. Default 30 s.
+	AtimeDelay time.Duration
 	// NoXattrs mounts without extended attributes. The kernel then does not request them, which
 	// programs like ls do for each file. Access control lists are attributes too: such a mount
 	// neither shows nor sets them, and decides by mode, owner and group alone.
@@ -92,28 +95,8 @@ type Deps struct {
 	AccessLog *observe.AccessLog
 	// Device is the kernel's side of a mount that another process made; nil: Run mounts.
 	Device *Device
-}
-
-// Metrics counts what mounts do. Several mounts of one process may share it.
-type Metrics struct {
-	// WaitsExceeded counts the calls that failed since a limited resource of the
-	// mount did not become free in time.
-	WaitsExceeded *prometheus.CounterVec
-	// Reads counts the kernel's requests to read.
-	Reads prometheus.Counter
-	// Prefetched counts the bytes that the mount has read ahead of files that it prefetches.
-	Prefetched prometheus.Counter
-	restarts   prometheus.Counter
-	operations *observe.Metrics
-}
-
-// NewMetrics makes the metrics and registers them with reg unless reg is nil.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
-	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse"),
-		Reads:      metric.For(reg, "fuse").Counter("reads_total", "Read requests of the kernel. It sends none for bytes that it has in its pages."),
-		Prefetched: metric.For(reg, "fuse").Counter("prefetched_bytes_total", "Bytes of files that the mount read whole because a program opened them (--prefetch)."),
-		restarts:   metric.For(reg, "fuse").Counter("restarts_total", "Daemons of the mount before this one, which crashed or were upgraded."),
-		operations: observe.NewMetrics(reg)}
+	// Now is the clock of the times of reads. Default: time.Now.
+	Now func() time.Time
 }
 
 const (
@@ -131,6 +114,7 @@ func (c *Config) setDefaults() {
 	c.Name = cmp.Or(c.Name, fsType)
 	c.Patience = cmp.Or(c.Patience, 2*time.Minute)
 	c.CallPatience = cmp.Or(c.CallPatience, 5*time.Minute)
+	c.AtimeDelay = cmp.Or(c.AtimeDelay, 30*time.Second)
 	c.EndPatience = cmp.Or(c.EndPatience, 10*time.Second)
 }
 
@@ -164,12 +148,18 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 	if deps.Metrics == nil {
 		deps.Metrics = NewMetrics(nil)
 	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
 	c := &calls{client: deps.Client, raw: rawclient.Of(deps.Client), log: deps.Log, root: cfg.Root, ids: cfg.IDs, patience: cfg.CallPatience}
 	if c.root == 0 {
 		c.root = deps.Client.Root()
 	}
 	c.undisturbed.Store(int64(undisturbed))
+	if !cfg.NoAtime && !cfg.ReadOnly {
+		c.atimes = newAtimes(c.raw, cfg.AtimeDelay, deps.Now, deps.Metrics.AtimesDropped)
+	}
 	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
 		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
 	files.pages = newPages(c.raw, files.files.isWritten, c.node, deps.Metrics.Reads)
@@ -223,6 +213,9 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		defer close(served)
 		server.Serve()
 	}()
+	reads, endReads := context.WithCancel(life)
+	defer endReads()
+	m.fs.pages.late.Go(func() { m.fs.atimes.run(reads) })
 	if err := server.WaitMount(); err != nil {
 		return errors.Join(m.end(server, served), &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err})
 	}
@@ -244,6 +237,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	for _, f := range open {
 		m.fs.unlockHandle(f)
 	}
+	endReads()
 	stop() // reads may still run, and late work waits for them
 	m.fs.pages.late.end()
 	return err

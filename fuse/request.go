@@ -36,6 +36,7 @@ type calls struct {
 	// loans are the loans to the kernel that server serves.
 	loans  client.Loans
 	gate   gate
+	atimes *atimes // nil: reads are not recorded
 	server atomic.Pointer[gofuse.Server]
 }
 

@@ -41,6 +41,7 @@ var bounds = map[string]string{
 	"chunkserver/piececache.go asks":       "no wait: a file that finds no place is requested at its next read",
 	"chunkserver/objectcheck.go todo":      "nobody waits: an object that finds no place is handed out again",
 	"chunkserver/objectcheck.go found":     "ctx of the server: only its own goroutines that compare objects wait, and reads do not",
+	"fuse/atime.go ready":                  "no wait: a place that is taken has the reads sent already",
 	"fuse/prefetch.go slots":               "a prefetch waits for others, until its file is closed; no call waits for it",
 	"fuse/observe/log.go lines":            "no wait: a line that finds no place is left out, and counted",
 	"fuse/observe/log.go reopen":           "no wait: a place that is taken reopens the log already",

@@ -113,8 +113,12 @@ func (h *helperCall) read(args []string) error {
 // forOthers are options of a line in /etc/fstab that are for mount(8), systemd or the kernel's
 // defaults, or that each mount has. A mount never has devices or set-user-ID programs.
 var forOthers = []string{"", "rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group",
-	"exec", "async", "suid", "nosuid", "dev", "nodev", "atime", "noatime", "relatime", "norelatime", "diratime", "nodiratime",
+	"exec", "async", "suid", "nosuid", "dev", "nodev", "nodiratime",
 	"default_permissions"}
+
+// ofAtimes are the flags for what mount(8) says of atimes. The last one given counts, as for mount(8). Others
+// (strictatime, norelatime, diratime) are refused as unknown: a mount does not do what they say.
+var ofAtimes = map[string]string{"atime": "--noatime=false", "relatime": "--noatime=false", "noatime": "--noatime"}
 
 // hidden are flags that a mount of a table must not have: the helper returns when the mount is ready.
 var hidden = []string{"foreground", "ready-fd", "help", "json"}
@@ -126,6 +130,9 @@ func (h *helperCall) flag(option string) (string, error) {
 	}
 	if option == "ro" {
 		return "--read-only", nil
+	}
+	if flag, ok := ofAtimes[option]; ok {
+		return flag, nil
 	}
 	name, value, given := strings.Cut(option, "=")
 	name = strings.ReplaceAll(name, "_", "-")

@@ -30,6 +30,8 @@ func TestHelperArgs(t *testing.T) {
 		"a bool":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "allow-other=false"}, []string{"mount", "moraine:///", "/mnt", "--allow-other=false"}},
 		"owners":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "map_uid=1000:2000,map-uid=5000:6000:10,gid=0"}, []string{"mount", "moraine:///", "/mnt", "--map-uid=1000:2000", "--map-uid=5000:6000:10", "--gid=0"}},
 		"prefetch":      {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "prefetch=*.safetensors,prefetch=*.bin"}, []string{"mount", "moraine:///", "/mnt", "--prefetch=*.safetensors", "--prefetch=*.bin"}},
+		"atimes":        {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "noatime,nodiratime"}, []string{"mount", "moraine:///", "/mnt", "--noatime"}},
+		"the last one":  {[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "noatime,atime,relatime"}, []string{"mount", "moraine:///", "/mnt", "--noatime", "--noatime=false", "--noatime=false"}},
 		"twice":         {[]string{"mount.moraine", "-o", "ro", "moraine:///", "/mnt", "-oack=memory"}, []string{"mount", "moraine:///", "/mnt", "--read-only", "--ack=memory"}},
 		"of mount(8)":   {[]string{"mount.fuse.moraine", "moraine:///", "/mnt", "-nv", "-r", "-t", "fuse.moraine"}, []string{"mount", "moraine:///", "/mnt", "--read-only"}},
 		"of mount.fuse": {[]string{"moraine", "moraine:///", "/mnt", "-o", "rw,dev,suid"}, []string{"mount", "moraine:///", "/mnt"}},
@@ -56,6 +58,9 @@ func TestHelperNamesWhatIsWrong(t *testing.T) {
 		says string
 	}{
 		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "ro,noexec"}, `"noexec"`},
+		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "strictatime"}, `"strictatime"`},
+		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "norelatime"}, `"norelatime"`},
+		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "diratime"}, `"diratime"`},
 		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "memroy=1GiB"}, `"memroy=1GiB"`},
 		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "foreground"}, `"foreground"`},
 		{[]string{"mount.moraine", "moraine:///", "/mnt", "-o", "ready_fd=3"}, `"ready_fd=3"`},

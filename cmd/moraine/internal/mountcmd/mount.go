@@ -25,6 +25,7 @@ type MountOptions struct {
 	allowOther  bool
 	readOnly    bool
 	noXattrs    bool
+	noAtime     bool
 	memory      cli.SizeFlag
 	cache       int
 	delegation  bool
@@ -111,6 +112,7 @@ mode, owner and group decide, as on a local disk.`,
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.BoolVar(&o.noXattrs, "no-xattrs", false, "mount without extended attributes, which ls and cp request for each file: a listing by ls -lR then takes the mount half of the work. "+
 		"Access control lists are attributes: such a mount shows none, and decides by mode, owner and group alone")
+	f.BoolVar(&o.noAtime, "noatime", false, "let reads change no atime; otherwise a read raises it as relatime says, and the servers get that within a minute")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
 	f.BoolVar(&o.delegation, "delegation", true, "make and remove entries and small files in this process, and send them a "+

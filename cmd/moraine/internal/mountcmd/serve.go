@@ -84,7 +84,7 @@ func (o *MountOptions) clientConfig() (client.Config, error) {
 // fuseConfig returns the settings of the mount, but for its root.
 func (o *MountOptions) fuseConfig(loc cli.Location, dir string) (fuse.Config, error) {
 	total := int64(o.memory)
-	cfg := fuse.Config{Dir: dir, Name: loc.String(), AllowOther: o.allowOther, ReadOnly: o.readOnly, NoXattrs: o.noXattrs, Level: o.level,
+	cfg := fuse.Config{Dir: dir, Name: loc.String(), AllowOther: o.allowOther, ReadOnly: o.readOnly, NoXattrs: o.noXattrs, NoAtime: o.noAtime, Level: o.level,
 		RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience, CallPatience: o.patience}
 	cfg.Prefetch = fuse.Prefetch{Names: o.prefetch, CacheOnly: o.node.dir != ""}
 	return cfg, o.owners.apply(&cfg)
