@@ -97,8 +97,9 @@ type Layout struct {
 type Level uint8
 
 const (
-	// Local is this node's shared memory: it survives a crash of the trainer. Nothing reaches it
-	// yet, and ckpt.Part.Wait refuses it.
+	// Local is the memory of this node. For checkpoints it is shared memory that survives a crash of the
+	// trainer: nothing reaches it yet, and ckpt.Part.Wait refuses it. For small files of a mount it is the memory
+	// of the mount, see client.HandleOptions.
 	Local Level = iota + 1
 	// Memory is the RAM of k+m chunkservers: it survives the loss of m nodes.
 	Memory

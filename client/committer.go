@@ -31,6 +31,8 @@ type committer struct {
 	running bool     // commitWanted runs
 	changed chan struct{}
 	bare    int // commits at level memory without protection that may not be at nvme yet
+	// local says that nobody waits until the service has the content of a small file: all handles are of level local.
+	local bool
 }
 
 // signal wakes the goroutines that wait for a batch to change state. The caller holds the
@@ -259,6 +261,11 @@ func (q *committer) commit(op *wire.Commit, s *session.Session) (*wire.CommitRep
 		}
 		resp, err = q.c.meta.DoUnder(q.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	}
+	return committedBy(resp, err)
+}
+
+// committedBy is the reply to a commit.
+func committedBy(resp *wire.MetaResponse, err error) (*wire.CommitReply, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -94,7 +95,7 @@ func (q *committer) commitSmall(b *batch) {
 	var reply *wire.CommitReply
 	err := q.c.locks.Check(q.sender.Inode, s.Id)
 	if err == nil {
-		reply, err = q.commit(op, s)
+		reply, err = q.commitContent(op, s)
 	}
 	if needsStripes(err) {
 		q.sendAsStripe(b)
@@ -111,6 +112,19 @@ func (q *committer) commitSmall(b *batch) {
 		}
 	}
 	q.prune()
+}
+
+// commitContent sends the commit of a small batch, or leaves it to the desk to send it.
+func (q *committer) commitContent(op *wire.Commit, s *session.Session) (*wire.CommitReply, error) {
+	q.mu.Lock()
+	local := q.local
+	q.mu.Unlock()
+	if local {
+		if resp, done, err := q.c.meta.Desk.Queue(q.life, op); done {
+			return committedBy(resp, err)
+		}
+	}
+	return q.commit(op, s)
 }
 
 // needsStripes reports whether the service refused content that it may take in stripes: the file

@@ -35,6 +35,7 @@ func TestANewDirectoryIsDelegated(t *testing.T) {
 		a, b := c.dial("a", delegating()), c.dial("b", config())
 		defer a.Close()
 		defer b.Close()
+		time.Sleep(time.Second) // by then the client trusts its leases
 		dir, err := a.Mkdir(c.ctx, "/dir", 0o755)
 		require.NoError(t, err)
 		time.Sleep(time.Second)

@@ -16,7 +16,11 @@ import (
 type HandleOptions struct {
 	// Level overrides Config.Level as the level that Flush waits for, unless it is 0. All handles
 	// of a client on one inode write at the highest level of any. If level memory would protect
-	// nothing, as on a single host, the level is nvme.
+	// nothing, as on a single host, the level is nvme. At level local Flush and Close do not wait
+	// until the service has the content of a file of up to Config.InlineBytes that this client made in a
+	// directory that is delegated to it: the client sends it a few milliseconds later, and a client
+	// that dies loses it. A later failure is an error of the next Sync, Flush or Close of the file or of Inodes.Sync
+	// of its directory. Other clients that open the file see it. Everything else is as at level memory.
 	Level moraine.Level
 	// Scheme overrides Config.Scheme unless K is 0. The first handle's scheme applies to all.
 	Scheme moraine.Scheme
@@ -58,6 +62,10 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 	if opts.Scheme.K == 0 {
 		opts.Scheme = n.c.cfg.Scheme
 	}
+	local := opts.Level == moraine.Local
+	if local {
+		opts.Level = moraine.Memory // of its stripes
+	}
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
@@ -65,7 +73,7 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 		opts.Level = moraine.NVMe
 	}
 	opened := n.c.contents.open(inode)
-	h, err := n.openNow(ctx, inode, opts)
+	h, err := n.openNow(ctx, inode, opts, local)
 	if opened() && err == nil {
 		if err = h.ct.refresh(ctx); err != nil {
 			n.c.contents.letGo(h.ct)
@@ -77,8 +85,8 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 	return h, nil
 }
 
-// openNow is openHandle with complete options.
-func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+// openNow is openHandle with complete options. local says that the level was Local.
+func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions, local bool) (*Handle, error) {
 	a, err := n.stat(ctx, inode)
 	if err != nil {
 		return nil, err
@@ -96,6 +104,7 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 		}
 	}
 	fresh := newContent(ctx, n.c, a, opts)
+	fresh.local = local
 	ct := n.c.contents.holdOr(inode, fresh)
 	if ct == fresh {
 		n.c.io.Writes.Join(ct)
@@ -105,7 +114,7 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	ct.sawBase(a)
-	ct.sender.Level = max(ct.sender.Level, opts.Level)
+	ct.sender.Level, ct.local = max(ct.sender.Level, opts.Level), ct.local && local
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
 }
 
@@ -209,7 +218,7 @@ func (h *Handle) Sync(ctx context.Context) error {
 		return err
 	}
 	h.ct.mu.Lock()
-	h.ct.sender.Level = moraine.NVMe
+	h.ct.sender.Level, h.ct.local = moraine.NVMe, false
 	h.ct.mu.Unlock()
 	if err := h.flush(ctx, "client.Sync"); err != nil {
 		return err

@@ -42,6 +42,11 @@ const risePoll = 200 * time.Millisecond
 func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, n.c.cfg.Patience)
 	defer cancel()
+	if n.c.meta.Desk.Unsent(uint64(inode)) { // close at level local did not wait for it
+		if err := n.c.meta.Desk.Sync(ctx, uint64(inode)); err != nil {
+			return err
+		}
+	}
 	for try := 0; ; try++ {
 		a, err := n.stat(ctx, inode)
 		switch {

@@ -65,8 +65,8 @@ type Config struct {
 	IDs idmap.Map
 	// Prefetch names the files that the mount reads whole when programs open them.
 	Prefetch Prefetch
-	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
-	// client's commits. fsync waits for nvme, and so does a write to a file opened
+	// Level is what close waits for, moraine.NVMe, Memory or Local; 0: the level of the
+	// client's commits. See client.HandleOptions.Level for Local. fsync waits for nvme, and so does a write to a file opened
 	// with O_SYNC or O_DSYNC.
 	Level moraine.Level
 	// RequestBytes limits the requests taken from the kernel and not yet answered,
@@ -122,8 +122,8 @@ func (c *Config) validate() error {
 	switch {
 	case c.Dir == "":
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: errors.New("no directory to mount on: set Dir")}
-	case c.Level != 0 && c.Level != moraine.NVMe && c.Level != moraine.Memory:
-		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid level %s for close: use nvme or memory", c.Level)}
+	case c.Level > moraine.NVMe:
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid level %s for close: use nvme, memory or local", c.Level)}
 	case c.RequestBytes < 2*maxRequest || c.ReadBytes < maxRequest:
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("too little memory for requests of %d bytes", maxRequest)}
 	}

@@ -97,7 +97,7 @@ func (r *batchRun) change(op *wire.BatchOp) (*wire.BatchResult, error) {
 		t.Now = min(max(at, t.Now-maxBatchAge), t.Now)
 	}
 	t.Session, t.Scope = r.s, kvtx.GrantedScope(r.s)
-	t.Spent = max(0, r.keys-batchKeys)
+	t.Spent, t.Answered = max(0, r.keys-batchKeys), op.GetAnswered()
 	t.MayMeet(r.s.Id)
 	result := &wire.BatchResult{}
 	resp, err := guard(t, func() (*wire.MetaResponse, error) {
@@ -116,6 +116,8 @@ func (r *batchRun) change(op *wire.BatchOp) (*wire.BatchResult, error) {
 	}
 	if e := resp.GetError(); e != nil {
 		result = &wire.BatchResult{Error: r.failure(e)}
+	} else {
+		result.Full = t.Answered && layout.FullInline(t)
 	}
 	r.keys += len(t.Order)
 	r.Merge(t)

@@ -349,6 +349,37 @@ func TestABatchBringsContent(t *testing.T) {
 	b.replays()
 }
 
+// The state keeps content that is answered up to a sixteenth past its bound, and says that it is full.
+func TestAnsweredContentHasRoomPastTheBound(t *testing.T) {
+	b := newBench(t)
+	b.m.InlineLimit = 160
+	c := b.open(leased)
+	dir := c.mkdir(c.root, "d")
+	first := c.delegate(dir, 10).First
+	var ops []*wire.BatchOp
+	for i, size := range []int{160, 5, 5, 1} {
+		op := makingFile(first+uint64(i), dir, string(rune('a'+i)))
+		op.GetCreate().Content, op.GetCreate().Exclusive, op.Answered = letters(size), true, true
+		ops = append(ops, op)
+	}
+	commit := &wire.Commit{Inode: first + 3, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Content: letters(1)}
+	ops = append(ops, &wire.BatchOp{Answered: true, Op: &wire.BatchOp_Commit{Commit: commit}})
+	results := c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: &wire.Batch{Ops: ops}}})).GetBatch().GetResults()
+	want := []wire.BatchResult{{}, {Full: true}, {Full: true}, {Full: true, Empty: true}, {Error: &wire.Error{Kind: uint32(moraine.NoSpace)}}}
+	for i, r := range results {
+		if r.Full != want[i].Full || r.Empty != want[i].Empty || r.GetError().GetKind() != want[i].GetError().GetKind() {
+			t.Errorf("change %d: %v", i, r)
+		}
+	}
+	for i, size := range []uint64{160, 5, 5, 0} {
+		if a := c.attr(first + uint64(i)); a.Size != size {
+			t.Errorf("file %d: %v", i, a)
+		}
+	}
+	b.check()
+	b.replays()
+}
+
 // A file whose content the state must not keep is made without it, so that later changes of the batch find
 // it.
 func TestABatchMakesAFileWhoseContentHasNoRoom(t *testing.T) {

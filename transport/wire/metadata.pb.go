@@ -15599,6 +15599,7 @@ type BatchOp struct {
 	Inode    uint64                 `protobuf:"fixed64,1,opt,name=inode" json:"inode,omitempty"`      // of a create: the inode's number, reserved and above all that were used
 	At       int64                  `protobuf:"varint,2,opt,name=at" json:"at,omitempty"`             // when the session made the change, in nanoseconds; never after the entry, nor more than an hour before it; 0: the time of the entry
 	Delegate bool                   `protobuf:"varint,3,opt,name=delegate" json:"delegate,omitempty"` // of a new directory: it is delegated to the session
+	Answered bool                   `protobuf:"varint,4,opt,name=answered" json:"answered,omitempty"` // the session has answered the content: the service keeps it also past the bound for small files, up to a sixteenth more
 	// Types that are valid to be assigned to Op:
 	//
 	//	*BatchOp_Create
@@ -15658,6 +15659,13 @@ func (x *BatchOp) GetAt() int64 {
 func (x *BatchOp) GetDelegate() bool {
 	if x != nil {
 		return x.Delegate
+	}
+	return false
+}
+
+func (x *BatchOp) GetAnswered() bool {
+	if x != nil {
+		return x.Answered
 	}
 	return false
 }
@@ -15805,6 +15813,7 @@ type BatchResult struct {
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
 	Undelegated   bool                   `protobuf:"varint,2,opt,name=undelegated" json:"undelegated,omitempty"` // of a new directory: it is not delegated as requested, since the session has too many
 	Empty         bool                   `protobuf:"varint,3,opt,name=empty" json:"empty,omitempty"`             // of a new file: it is there without its content, since the metadata keeps no more
+	Full          bool                   `protobuf:"varint,4,opt,name=full" json:"full,omitempty"`               // the metadata keeps the content only because it is answered, and should get no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15856,6 +15865,13 @@ func (x *BatchResult) GetUndelegated() bool {
 func (x *BatchResult) GetEmpty() bool {
 	if x != nil {
 		return x.Empty
+	}
+	return false
+}
+
+func (x *BatchResult) GetFull() bool {
+	if x != nil {
+		return x.Full
 	}
 	return false
 }
@@ -17210,11 +17226,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x12EndDelegationReply\x12\x12\n" +
 	"\x04more\x18\x01 \x01(\bR\x04more\"0\n" +
 	"\x05Batch\x12'\n" +
-	"\x03ops\x18\x01 \x03(\v2\x15.moraine.wire.BatchOpR\x03ops\"\xc5\x02\n" +
+	"\x03ops\x18\x01 \x03(\v2\x15.moraine.wire.BatchOpR\x03ops\"\xe1\x02\n" +
 	"\aBatchOp\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bdelegate\x18\x03 \x01(\bR\bdelegate\x12.\n" +
+	"\bdelegate\x18\x03 \x01(\bR\bdelegate\x12\x1a\n" +
+	"\banswered\x18\x04 \x01(\bR\banswered\x12.\n" +
 	"\x06create\x18\n" +
 	" \x01(\v2\x14.moraine.wire.CreateH\x00R\x06create\x12.\n" +
 	"\x06remove\x18\v \x01(\v2\x14.moraine.wire.RemoveH\x00R\x06remove\x12.\n" +
@@ -17225,11 +17242,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"BatchReply\x123\n" +
 	"\aresults\x18\x01 \x03(\v2\x19.moraine.wire.BatchResultR\aresults\x12\x10\n" +
-	"\x03now\x18\x02 \x01(\x03R\x03now\"p\n" +
+	"\x03now\x18\x02 \x01(\x03R\x03now\"\x84\x01\n" +
 	"\vBatchResult\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.moraine.wire.ErrorR\x05error\x12 \n" +
 	"\vundelegated\x18\x02 \x01(\bR\vundelegated\x12\x14\n" +
-	"\x05empty\x18\x03 \x01(\bR\x05empty*\xbb\x01\n" +
+	"\x05empty\x18\x03 \x01(\bR\x05empty\x12\x12\n" +
+	"\x04full\x18\x04 \x01(\bR\x04full*\xbb\x01\n" +
 	"\x0eRebalanceState\x12\x1f\n" +
 	"\x1bREBALANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14REBALANCE_STATE_EVEN\x10\x01\x12\x1a\n" +

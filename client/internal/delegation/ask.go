@@ -27,61 +27,14 @@ const (
 	listPage = 1000
 )
 
-// ask is what the desk remembers of a directory that is not delegated, or was recalled.
-type ask struct {
-	changes int // since a time
-	since   time.Time
-	asking  bool
-	// recalled says that the service recalled the directory before the desk had its answer.
-	recalled bool
-	from     time.Time // the desk does not ask before
-	pause    time.Duration
-	madeIn   uint64 // parent of a directory for which the desk asked when it was new
-	hidden   bool   // it is hidden until the answer
-}
-
-func (d *table) askOf(id uint64) *ask {
-	a := d.asks[id]
-	if a == nil {
-		if len(d.asks) >= maxAsks {
-			for id, a := range d.asks {
-				if !a.asking {
-					delete(d.asks, id)
-				}
-			}
-		}
-		a = &ask{}
-		d.asks[id] = a
-	}
-	return a
-}
-
-// counts counts a change of names that the service carried out. After enough of them in a directory, the
-// desk asks for it. The caller holds the mutex.
-func (d *table) counts(req *wire.MetaRequest) {
-	switch op := req.GetOp().(type) {
-	case *wire.MetaRequest_Create:
-		d.made(op.Create.GetParent())
-	case *wire.MetaRequest_Remove:
-		d.made(op.Remove.GetParent())
-	case *wire.MetaRequest_Rename:
-		d.made(op.Rename.GetParent())
-		if op.Rename.GetNewParent() != op.Rename.GetParent() {
-			d.made(op.Rename.GetNewParent())
-		}
-	}
-}
-
-func (d *table) made(parent uint64) {
-	if d.dirs[parent] != nil || d.Service.Standing() == (Standing{}) {
+// made counts a change of names that the service carried out in a directory. After enough of them the desk
+// asks for it. The caller holds the mutex.
+func (d *table) made(dir uint64) {
+	if d.dirs[dir] != nil || d.Service.Standing() == (Standing{}) {
 		return
 	}
-	now, a := d.Clock.Now(), d.askOf(parent)
-	if now.Sub(a.since) > askWindow {
-		a.changes, a.since = 0, now
-	}
-	if a.changes++; a.changes >= askAfter {
-		d.askFor(parent, a)
+	if a := d.asks.at(dir); a.enough(d.Clock.Now()) {
+		d.askFor(dir, a)
 	}
 }
 
@@ -94,8 +47,7 @@ func (d *table) askFor(id uint64, a *ask) {
 	if d.notices.ends(id) {
 		return // a request that gives it back might end the next delegation
 	}
-	a.asking = true
-	d.asking++
+	d.asks.begin(a)
 	d.engaged.Store(true)
 	d.running.Go(func() { d.request(id, st) })
 }
@@ -105,54 +57,20 @@ func (d *table) askFor(id uint64, a *ask) {
 // none, so nobody waits until kernels have none. The caller holds the mutex.
 func (d *table) madeDir(id, parent uint64) {
 	st := d.Service.Standing()
-	if id == 0 || st == (Standing{}) || d.dirs[id] != nil || d.dirs[parent] != nil || len(d.dirs) >= manyDirs || d.newAsks >= maxNewAsks {
+	if id == 0 || st == (Standing{}) || d.dirs[id] != nil || d.dirs[parent] != nil || len(d.dirs) >= manyDirs || d.asks.forNew >= maxNewAsks {
 		return
 	}
-	if d.Clock.Now().Before(d.askOf(parent).from) { // what stands against the parent often stands against this one
+	if d.Clock.Now().Before(d.asks.at(parent).from) { // what stands against the parent often stands against this one
 		return
 	}
-	a := d.askOf(id)
+	a := d.asks.at(id)
 	if a.asking {
 		return
 	}
-	a.asking, a.hidden, a.madeIn = true, true, parent
-	d.newAsks++
-	d.asking++
+	d.asks.beginNew(a, parent)
 	d.engaged.Store(true)
 	d.Service.Hide(id)
 	d.running.Go(func() { d.request(id, st) })
-}
-
-// endNew ends the request for a directory that was new. The caller holds the mutex.
-func (d *table) endNew(id uint64, a *ask, r *wire.DelegateReply) {
-	d.newAsks--
-	a.hidden = false
-	if r.GetDelegated() {
-		return
-	}
-	d.Service.Show(id)
-	if parent, from := d.askOf(a.madeIn), d.Clock.Now().Add(firstPause); r != nil && parent.from.Before(from) {
-		parent.from = from
-	}
-}
-
-// recalled notes the recall of a directory. The caller holds the mutex.
-func (d *table) recalled(id uint64) {
-	a := d.askOf(id)
-	a.recalled = a.asking
-	a.pauseFor(d.Clock.Now())
-	if a.madeIn != 0 { // others work in what this client makes there
-		d.askOf(a.madeIn).pauseFor(d.Clock.Now())
-	}
-}
-
-// pauseFor begins the next pause.
-func (a *ask) pauseFor(now time.Time) {
-	if now.Sub(a.from) > lastPause {
-		a.pause = 0
-	}
-	a.pause = min(max(2*a.pause, firstPause), lastPause)
-	a.from = now.Add(a.pause)
 }
 
 // request asks for a directory.
@@ -170,14 +88,14 @@ func (d *table) request(id uint64, st Standing) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.askOf(id)
-	recalled := a.recalled
-	a.asking, a.recalled = false, false
-	d.asking--
+	a := d.asks.at(id)
+	recalled, isNew := d.asks.end(a, r, d.Clock.Now())
 	lent := d.Clock.Now().Add(d.Loan)
-	if a.hidden { // since it was made
+	if isNew { // it was hidden since it was made
 		lent = time.Time{}
-		d.endNew(id, a, r)
+		if !r.GetDelegated() {
+			d.Service.Show(id)
+		}
 	}
 	if want > 0 && d.session == st.Session {
 		d.numbers.asking = false
@@ -185,7 +103,6 @@ func (d *table) request(id uint64, st Standing) {
 	}
 	if !r.GetDelegated() {
 		d.Log.Debug("the service delegates no directory", "inode", id, "why", r.GetWhy(), "err", err)
-		a.from, d.swept, d.emptied = d.Clock.Now().Add(firstPause), time.Time{}, time.Time{}
 		d.wake()
 		if recalled { // the answer that delegated it is lost, or an earlier delegation is meant
 			d.running.Go(func() { d.giveBack([]uint64{id}, st.Session) })
@@ -235,7 +152,7 @@ func (d *table) load(l *dir, listed bool) {
 		}
 		if err != nil || len(names) > maxListed {
 			d.Log.Debug("a delegated directory is given back", "inode", l.id, "names", len(names), "err", err)
-			d.askOf(l.id).from = d.Clock.Now().Add(lastPause)
+			d.asks.at(l.id).from = d.Clock.Now().Add(lastPause)
 			d.give(l)
 			return
 		}

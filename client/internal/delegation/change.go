@@ -42,10 +42,7 @@ func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 	parent.touch(at, links)
 	d.end(n)
 	if !n.born {
-		d.swept = d.Clock.Now()
-		if directory {
-			d.emptied = d.swept
-		}
+		d.asks.removed(directory, d.Clock.Now())
 		c.settle = append(c.settle, op.Parent, e.inode)
 	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Remove{Remove: &wire.Remove{

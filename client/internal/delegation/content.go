@@ -8,6 +8,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// Queue gives a file that was born here its content, as Do does, but returns when the change is in the
+// queue. The service gets it a few milliseconds later. done is false if the caller must wait for the service, through Do.
+func (d *Desk) Queue(ctx context.Context, op *wire.Commit) (resp *wire.MetaResponse, done bool, err error) {
+	if d == nil || !d.engaged.Load() {
+		return nil, false, nil
+	}
+	return d.carryOut(ctx, func() (*wire.MetaResponse, error) {
+		if d.apart { // the service may refuse content, and the caller then writes stripes
+			return nil, errPlain
+		}
+		resp, at, err := d.setContent(op)
+		if err == nil {
+			at.wire.Answered = true
+		}
+		return resp, err
+	})
+}
+
 // commit gives a file that was born here its content, if that is small enough to go with the
 // change. It returns when the service has it.
 func (d *Desk) commit(ctx context.Context, op *wire.Commit) (resp *wire.MetaResponse, done bool, err error) {

@@ -2,7 +2,7 @@
 // service delegates the directory to its session, and the desk carries out the changes there by
 // itself. It sends them later, in order, in batches. RFC 0033 has the reasons.
 //
-// One path through it: the client sends its changes of names in a directory to the service, until counts
+// One path through it: the client sends its changes of names in a directory to the service, until made
 // asks for a delegation (ask.go). From then on Do applies a create to the table (table.go, names.go), or a
 // removal of what was there before (older.go), and puts it into the queue (queue.go). The sender takes up to a batch of changes (sender.go). A request
 // that the desk cannot answer goes to the service between Begin and its end (plain.go), after what is
@@ -89,22 +89,18 @@ type table struct {
 	session uint64 // of all delegations and numbers
 	numbers numbers
 	times   times
-	asks    map[uint64]*ask
-	newAsks int              // requests for new directories that run
-	asking  int              // how many of them ask now
-	apart   bool             // content is not sent with the create of its file: the metadata kept none of one
-	faults  map[uint64]error // of inodes: what a change lost, until a call returns it
-	used    uint64           // counts uses of directories
-	swept   time.Time        // when the client last removed an older entry of a delegated directory
-	emptied time.Time        // when that was a directory
-	giving  []uint64         // directories that are being given back, in order
+	asks    asks
+	apart   bool     // content is not sent with the create of its file, and not answered before: the metadata kept none of one
+	faults  faults   // of inodes
+	used    uint64   // counts uses of directories
+	giving  []uint64 // directories that are being given back, in order
 }
 
 // New returns a desk; Start lets it work.
 func New(deps Deps) *Desk {
 	return &Desk{table{Deps: deps, send: make(chan struct{}, 1), tend: make(chan struct{}, 1),
 		changed: make(chan struct{}), nodes: map[uint64]*node{}, dirs: map[uint64]*dir{}, holds: map[uint64]int{},
-		queue: queue{about: map[uint64]int{}}, asks: map[uint64]*ask{}, faults: map[uint64]error{}}}
+		queue: queue{about: map[uint64]int{}}, asks: asks{of: map[uint64]*ask{}}, faults: faults{}}}
 }
 
 // Start sends and gives back until life ends.
@@ -132,7 +128,7 @@ func signal(c chan struct{}) {
 func (d *table) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
-	d.engaged.Store(len(d.dirs)+len(d.queue.ops)+d.asking > 0)
+	d.engaged.Store(len(d.dirs)+len(d.queue.ops)+d.asks.running > 0)
 }
 
 // until calls ready, with the mutex held, until it returns true. It waits for changes in between, for

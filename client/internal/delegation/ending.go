@@ -98,10 +98,10 @@ func (d *Desk) tendAll() {
 	defer d.mu.Unlock()
 	for _, id := range recalled {
 		d.Metrics.DelegationRecalls.Inc()
-		d.recalled(id)
+		d.asks.recalled(id, d.Clock.Now())
 		if l := d.dirs[id]; l != nil {
 			d.give(l)
-		} else if session := d.Service.Newest().Session; !d.askOf(id).asking {
+		} else if session := d.Service.Newest().Session; !d.asks.at(id).asking {
 			d.running.Go(func() { d.giveBack([]uint64{id}, session) })
 		}
 	}

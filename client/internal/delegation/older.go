@@ -62,15 +62,15 @@ func (d *table) lent(c *call, dirs ...*dir) error {
 // awaitAsked lets a change of older names wait while the desk asks for its directories: what comes after the
 // answer needs no request. In a tree that the client removes, where it has just removed older entries of
 // another directory, it asks before the first removal.
-func (d *table) awaitAsked(ctx context.Context, ids ...uint64) { d.ahead(ctx, &d.swept, ids...) }
+func (d *table) awaitAsked(ctx context.Context, ids ...uint64) { d.ahead(ctx, &d.asks.swept, ids...) }
 
 // awaitListed is awaitAsked for the listing of a directory, while the client removes directories too.
 func (d *table) awaitListed(ctx context.Context, id uint64) {
 	d.mu.Lock()
-	sweeps := d.Clock.Since(d.emptied) < askWindow
+	sweeps := d.Clock.Since(d.asks.emptied) < askWindow
 	d.mu.Unlock()
 	if sweeps {
-		d.ahead(ctx, &d.emptied, id)
+		d.ahead(ctx, &d.asks.emptied, id)
 	}
 }
 
@@ -80,9 +80,9 @@ func (d *table) ahead(ctx context.Context, from *time.Time, ids ...uint64) {
 	d.mu.Lock()
 	for _, id := range ids {
 		if d.dirs[id] == nil && d.Clock.Since(*from) < askWindow {
-			d.askFor(id, d.askOf(id))
+			d.askFor(id, d.asks.at(id))
 		}
-		if a := d.asks[id]; a != nil && a.asking {
+		if a := d.asks.of[id]; a != nil && a.asking {
 			asked = append(asked, a)
 		}
 	}

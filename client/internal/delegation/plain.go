@@ -82,7 +82,7 @@ func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire
 	target := uint64(0)
 	err = d.until(ctx, func() bool {
 		if target == 0 {
-			target = d.target(r)
+			target = d.queue.target(r)
 		}
 		if !d.ready(r, target) {
 			return false
@@ -96,19 +96,6 @@ func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire
 		return nil, err
 	}
 	return func(resp *wire.MetaResponse, err error) { d.ended(req, r, resp, err) }, nil
-}
-
-// target is the last change on which a request depends. The caller holds the mutex.
-func (d *Desk) target(r reach) uint64 {
-	if r.all {
-		return d.queue.last
-	}
-	for _, inode := range r.reads {
-		if d.queue.about[inode] > 0 {
-			return d.queue.last
-		}
-	}
-	return 0
 }
 
 // ready reports whether a request may go to the service. The caller holds the mutex.
@@ -147,7 +134,9 @@ func (d *Desk) ended(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, er
 	}
 	d.follow(req, r, resp, err)
 	if err == nil {
-		d.counts(req)
+		for _, dir := range changesOf(req) {
+			d.made(dir)
+		}
 		if c := req.GetCreate(); c.GetExclusive() && c.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 			d.madeDir(a.GetInode(), c.Parent)
 		}

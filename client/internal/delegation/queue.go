@@ -2,14 +2,10 @@ package delegation
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -52,6 +48,30 @@ func (q *queue) room() bool {
 	}
 	q.wanted = q.last
 	return false
+}
+
+// target is the last change on which a request depends; 0: none.
+func (q *queue) target(r reach) uint64 {
+	if r.all {
+		return q.last
+	}
+	for _, inode := range r.reads {
+		if q.about[inode] > 0 {
+			return q.last
+		}
+	}
+	return 0
+}
+
+// early is how long the sender waits for more changes. There are some.
+func (q *queue) early(now time.Time) time.Duration {
+	switch {
+	case len(q.ops) >= batchOps:
+		return 0
+	case q.wanted <= q.done:
+		return sendAfter - now.Sub(q.ops[0].born)
+	}
+	return q.calls.left(now)
 }
 
 // enqueue adds a change about inodes. The caller holds the mutex.
@@ -137,34 +157,6 @@ func (d *Desk) Sync(ctx context.Context, inode uint64) error {
 	return d.Fault(inode)
 }
 
-// Fault returns, once, what a change of an inode, or in a directory, lost. For inode 0 it returns what
-// any change lost of which nobody has heard, and how many inodes that concerns.
-func (d *Desk) Fault(inode uint64) error {
-	if d == nil {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if inode == 0 {
-		return d.anyFault()
-	}
-	err := d.faults[inode]
-	delete(d.faults, inode)
-	return err
-}
-
-// anyFault is Fault of all inodes. The caller holds the mutex.
-func (d *table) anyFault() error {
-	if len(d.faults) == 0 {
-		return nil
-	}
-	inodes := slices.Sorted(maps.Keys(d.faults))
-	err := d.faults[inodes[0]]
-	clear(d.faults)
-	return &moraine.Error{Op: "batch", Ref: moraine.InodeID(inodes[0]).String(), Kind: moraine.KindOf(err),
-		Err: fmt.Errorf("changes of %d inodes in delegated directories are lost: the first: %w", len(inodes), err)}
-}
-
 // Unsent reports whether a change of an inode is queued, or was lost without a report.
 func (d *Desk) Unsent(inode uint64) bool {
 	if d == nil {
@@ -173,21 +165,6 @@ func (d *Desk) Unsent(inode uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.queue.about[inode] > 0 || d.faults[inode] != nil
-}
-
-// maxFaults bounds the remembered errors.
-const maxFaults = 1024
-
-// lost records that a change is lost. The caller holds the mutex.
-func (d *table) lost(c *change, err error) {
-	c.err = err
-	d.Metrics.DelegatedLost.Inc()
-	d.Log.Error("a change in a delegated directory is lost", "change", nameOf(c.wire), "inode", c.node.attr.Inode, "name", c.node.name, "err", err)
-	for _, inode := range c.about {
-		if _, ok := d.faults[inode]; ok || len(d.faults) < maxFaults {
-			d.faults[inode] = err
-		}
-	}
 }
 
 // nameOf names a change in the log.

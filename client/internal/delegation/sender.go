@@ -41,7 +41,7 @@ func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) 
 	if len(q.ops) == 0 {
 		return nil, 0, 0
 	}
-	if left := d.early(); left > 0 {
+	if left := q.early(d.Clock.Now()); left > 0 {
 		return nil, 0, left
 	}
 	bytes := 0
@@ -53,18 +53,6 @@ func (d *Desk) nextBatch() (batch []*change, session uint64, due time.Duration) 
 		batch = append(batch, c)
 	}
 	return batch, d.session, 0
-}
-
-// early is how long the sender waits for more changes. The caller holds the mutex.
-func (d *Desk) early() time.Duration {
-	q := &d.queue
-	switch {
-	case len(q.ops) >= batchOps:
-		return 0
-	case q.wanted <= q.done:
-		return sendAfter - d.Clock.Since(q.ops[0].born)
-	}
-	return q.calls.left(d.Clock.Now())
 }
 
 // sendBatch sends changes and records what became of them.
@@ -90,12 +78,16 @@ func (d *Desk) sendBatch(ctx context.Context, batch []*change, session uint64) {
 	failed := false
 	for i, c := range batch {
 		switch err := transport.ErrorFromWire(results[i].Error); {
+		case c.wire.Answered && (results[i].Empty || results[i].Error != nil):
+			d.lostAnswered(c, err)
+			failed = true
 		case results[i].Empty, results[i].Error != nil && c.wire.GetCommit() != nil && retry.IsKind(err, moraine.NoSpace):
 			d.keepsNone(c)
 		case results[i].Error != nil:
 			d.lost(c, lossOf(err))
 			failed = true
 		}
+		d.apart = d.apart || results[i].Full
 		if results[i].Undelegated && c.node.dir != nil {
 			d.give(c.node.dir)
 		}
@@ -115,6 +107,17 @@ func (d *Desk) keepsNone(c *change) {
 		Err: errors.New("the metadata keeps no more content: write it to stripes")}
 	d.apart = true
 	d.markOld(c.node.attr.Inode)
+}
+
+// lostAnswered records the loss of content that the desk has answered, and does not answer more of it. The
+// caller holds the mutex.
+func (d *Desk) lostAnswered(c *change, err error) {
+	if err == nil {
+		err = &moraine.Error{Op: "commit", Ref: moraine.InodeID(c.node.attr.Inode).String(), Kind: moraine.NoSpace,
+			Err: errors.New("the metadata keeps no more content")}
+	}
+	d.apart = d.apart || retry.IsKind(err, moraine.NoSpace)
+	d.lost(c, lossOf(err))
 }
 
 // lossOf is the error of a change that the service did not carry out.

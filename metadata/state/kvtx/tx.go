@@ -176,6 +176,8 @@ type Tx struct {
 	Repeated bool
 	// Spent is how many keys earlier changes of its batch wrote beyond what a batch may.
 	Spent int
+	// Answered says that a session has answered its program that the content is written.
+	Answered bool
 }
 
 // Begin returns the transaction of the next command. It reuses the memory of the previous one,

@@ -32,10 +32,18 @@ func TakeInline(t *kvtx.Tx, op string, i *record.Inode, content []byte) (moraine
 	return e, nil
 }
 
-// RoomInline reports whether the state may keep so many bytes more of small files.
+// RoomInline reports whether the state may keep so many bytes more of small files. Content that a
+// session has answered may take a sixteenth more: nobody waits who could write it to stripes.
 func RoomInline(t *kvtx.Tx, n int) bool {
-	return t.Count[record.CInlineBytes]+uint64(n) <= t.B.Space.InlineLimit
+	limit := t.B.Space.InlineLimit
+	if t.Answered {
+		limit += limit / 16
+	}
+	return t.Count[record.CInlineBytes]+uint64(n) <= limit
 }
+
+// FullInline reports whether the state keeps more bytes of small files than it takes from those who wait.
+func FullInline(t *kvtx.Tx) bool { return t.Count[record.CInlineBytes] > t.B.Space.InlineLimit }
 
 func putInline(t *kvtx.Tx, id moraine.InlineID, r *record.Inline) { t.Put(t.K.Inline(id), r.Encode()) }
 

@@ -10,3 +10,12 @@ func AckLevel(text string) (moraine.Level, error) {
 	}
 	return level, nil
 }
+
+// MountAckLevel is AckLevel for a mount, which can also answer at level local.
+func MountAckLevel(text string) (moraine.Level, error) {
+	level, err := moraine.ParseLevel(text)
+	if err != nil || level > moraine.NVMe {
+		return 0, UsageError("--ack %q: write nvme, memory or local", text)
+	}
+	return level, nil
+}

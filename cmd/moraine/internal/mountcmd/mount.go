@@ -67,7 +67,10 @@ close and fsync return when the written bytes are on the disks of the cluster, w
 protection of its scheme. They fail if the bytes are not there. With --ack memory, close
 returns when the bytes are verified in the memory of the hosts that get their chunks. The
 hosts write them to their disks at once. fsync, and writes to a file that was opened with
-O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
+O_SYNC, still wait for the disks. With --ack local, close of a file of up to 16 KiB that the
+mount made in a directory where it works alone (see below) waits for nothing. The mount sends
+the file within milliseconds. If it is killed, the last of these files are lost. Other files
+are as with memory. A program that opens the file after that, on any mount,
 reads these bytes. The mount caches nothing that could be stale. With --cache-dir it keeps
 bytes that programs have read on a local disk, for all mounts of the node that name the same
 directory, also after they are restarted. Calls wait while the cluster elects a leader or
@@ -125,8 +128,9 @@ mode, owner and group decide, as on a local disk.`,
 	f.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a call takes at most before it "+
 		"fails, if servers do not answer")
 	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
-	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme or memory (faster; lost if "+
-		"more hosts fail at once than the scheme survives)")
+	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, memory (faster; lost if "+
+		"more hosts fail at once than the scheme survives) or local (as memory, but small files in delegated directories wait for nothing: "+
+		"a mount that is killed loses the last of them)")
 	f.StringVar(&o.LogFile, "log-file", "", "log file of the background process (default: in "+
 		"/run/moraine or the user's runtime directory)")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
@@ -152,7 +156,7 @@ func mount(ctx context.Context, env *cli.Env, o MountOptions, address, dir strin
 		return cli.UsageError("--memory %s: a mount needs at least %s", o.memory.String(), cli.Size(minMountMemory))
 	}
 	if o.ack != "" {
-		if o.level, err = cli.AckLevel(o.ack); err != nil {
+		if o.level, err = cli.MountAckLevel(o.ack); err != nil {
 			return err
 		}
 	}
