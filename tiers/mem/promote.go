@@ -111,7 +111,7 @@ func (s *scattered) end() {
 
 // promote reads a whole chunk into memory, and lends a range of it. It returns nil if the chunk is not to be
 // read whole, or cannot: then the range is read alone.
-func (t *Tier) promote(ctx context.Context, id moraine.ChunkID, off, n int64) *tiers.View {
+func promote(ctx context.Context, t *Tier, id moraine.ChunkID, off, n int64) *tiers.View {
 	key := t.key(id)
 	length := t.m.scattered.begin(key, off, n)
 	if length == 0 {

@@ -155,7 +155,7 @@ func (t *Tier) lend(ctx context.Context, id moraine.ChunkID, off, n int64, verif
 		}
 		t.m.cache.dropClean(t.key(id), 0)
 	}
-	if v := t.promote(ctx, id, off, n); v != nil {
+	if v := promote(ctx, t, id, off, n); v != nil {
 		return v, nil
 	}
 	v, err := load(ctx, t, id, off, n)

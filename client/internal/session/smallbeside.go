@@ -14,7 +14,7 @@ type small struct {
 // SmallBeside returns up to n files in the directory of a file, if the content of all of them is in the
 // metadata. Each file has the same neighbours as these have, so that a program that reads the directory in
 // any order needs each group once. It returns nil without a listing in the cache.
-func (m *Conn) SmallBeside(inode uint64, n int) []uint64 {
+func SmallBeside(m *Conn, inode uint64, n int) []uint64 {
 	c := m.cache
 	if c == nil {
 		return nil
@@ -30,7 +30,7 @@ func (m *Conn) SmallBeside(inode uint64, n int) []uint64 {
 		return nil
 	}
 	if l.small == nil {
-		l.small = c.smallOf(l)
+		l.small = smallOf(c, l)
 	}
 	i, ok := l.small.at[inode]
 	if !ok {
@@ -47,7 +47,7 @@ func (m *Conn) SmallBeside(inode uint64, n int) []uint64 {
 }
 
 // smallOf finds the small files of a listed directory. The caller holds the mutex.
-func (c *cache) smallOf(l *leased) *small {
+func smallOf(c *cache, l *leased) *small {
 	s := &small{at: map[uint64]int{}}
 	for _, name := range l.names {
 		inode := l.entries[name]

@@ -164,7 +164,7 @@ func (e *Engine) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wir
 	if r == nil {
 		return page{}, nil, retry.BadReply("get extents")
 	}
-	e.keepAlso(r.Also)
+	e.inline.keepAlso(r.Also)
 	p, err := pageOf(r, asked.Inode, int64(asked.Offset))
 	if err == nil && r.CapabilitiesExpire != 0 {
 		p.permit = newPermit(e, s, r.CapabilitiesExpire)

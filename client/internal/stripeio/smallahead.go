@@ -3,6 +3,7 @@ package stripeio
 import (
 	"slices"
 
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -33,7 +34,7 @@ func (c *inlineCache) spend(inodes []uint64) []uint64 {
 
 // smallBeside returns the files whose content should come with that of a small file.
 func (e *Engine) smallBeside(inode uint64) []uint64 {
-	near := e.meta.SmallBeside(inode, smallAhead)
+	near := session.SmallBeside(e.meta, inode, smallAhead)
 	if near == nil {
 		return nil
 	}
@@ -41,12 +42,12 @@ func (e *Engine) smallBeside(inode uint64) []uint64 {
 }
 
 // keepAlso keeps the content of small files that came with that of another.
-func (e *Engine) keepAlso(files []*wire.SmallFile) {
+func (c *inlineCache) keepAlso(files []*wire.SmallFile) {
 	for _, f := range files {
 		p, err := pageOf(&wire.ExtentsReply{Attr: &wire.Attr{Generation: f.Generation}, Extents: f.Extents}, f.Inode, 0)
 		if err != nil {
 			continue // who reads the file gets the error
 		}
-		e.inline.keep(f.Inode, f.Generation, p, true)
+		c.keep(f.Inode, f.Generation, p, true)
 	}
 }
