@@ -119,7 +119,7 @@ func (d *delegator) saveSpace(ctx context.Context) {
 		}
 		var all []kvtx.Met
 		err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
-			all, err = tree.Delegated(d.Machine.View(r), 0, maxSaved)
+			all, err = tree.Delegated(d.Machine.View(r), maxSaved)
 			return err
 		})
 		if err == nil && len(all) > 0 {

@@ -15370,6 +15370,7 @@ type DelegateReply struct {
 	First         uint64                 `protobuf:"fixed64,4,opt,name=first" json:"first,omitempty"`  // reserved: inodes first .. first+count-1
 	Count         uint32                 `protobuf:"varint,5,opt,name=count" json:"count,omitempty"`   // fewer than requested, or none, if the session has too many that it does not use
 	Nobody        uint32                 `protobuf:"varint,6,opt,name=nobody" json:"nobody,omitempty"` // user and group that take the place of root in what the session makes; 0: root stays
+	Now           int64                  `protobuf:"varint,7,opt,name=now" json:"now,omitempty"`       // the time of the entry, in nanoseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -15442,6 +15443,13 @@ func (x *DelegateReply) GetCount() uint32 {
 func (x *DelegateReply) GetNobody() uint32 {
 	if x != nil {
 		return x.Nobody
+	}
+	return 0
+}
+
+func (x *DelegateReply) GetNow() int64 {
+	if x != nil {
+		return x.Now
 	}
 	return 0
 }
@@ -17212,14 +17220,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\bdeadlock\x18\x02 \x01(\bR\bdeadlock\":\n" +
 	"\bDelegate\x12\x14\n" +
 	"\x05inode\x18\x01 \x01(\x06R\x05inode\x12\x18\n" +
-	"\anumbers\x18\x02 \x01(\rR\anumbers\"\xab\x01\n" +
+	"\anumbers\x18\x02 \x01(\rR\anumbers\"\xbd\x01\n" +
 	"\rDelegateReply\x12\x1c\n" +
 	"\tdelegated\x18\x01 \x01(\bR\tdelegated\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12&\n" +
 	"\x04attr\x18\x03 \x01(\v2\x12.moraine.wire.AttrR\x04attr\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x06R\x05first\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\rR\x05count\x12\x16\n" +
-	"\x06nobody\x18\x06 \x01(\rR\x06nobody\"9\n" +
+	"\x06nobody\x18\x06 \x01(\rR\x06nobody\x12\x10\n" +
+	"\x03now\x18\a \x01(\x03R\x03now\"9\n" +
 	"\rEndDelegation\x12\x16\n" +
 	"\x06inodes\x18\x01 \x03(\x06R\x06inodes\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"(\n" +

@@ -215,7 +215,8 @@ func measure(t *kvtx.Tx, w *commitWork) error {
 // protection.
 func stampCommit(t *kvtx.Tx, w *commitWork) error {
 	i := w.i
-	i.Mtime, i.Ctime = t.Now, t.Now
+	i.Changed(t.Now)
+	i.Mtime = i.Ctime
 	if w.op.GetMtime() != 0 {
 		i.Mtime = w.op.GetMtime()
 	}

@@ -37,7 +37,7 @@ func Delegate(t *kvtx.Tx, op *wire.Delegate) (*wire.MetaResponse, error) {
 	if op.GetNumbers() > maxNumbers {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "delegate", "", "the request reserves %d numbers, %d at most", op.GetNumbers(), maxNumbers)
 	}
-	r := &wire.DelegateReply{}
+	r := &wire.DelegateReply{Now: t.Now}
 	if t.Scope.Squash {
 		r.Nobody = kvtx.Nobody
 	}

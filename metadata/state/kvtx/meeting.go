@@ -2,7 +2,7 @@ package kvtx
 
 import "github.com/morainefs/moraine"
 
-// Met is a directory that is delegated to another session than the caller's.
+// Met is a delegated directory. It is another session's, unless the request met those of all (tree.MeetAll).
 type Met struct {
 	Dir     moraine.InodeID
 	Session moraine.SessionID // that has it

@@ -42,7 +42,7 @@ func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	if has(wire.SetAttrField_SET_ATTR_MTIME) {
 		i.Mtime = op.GetMtime()
 	}
-	i.Ctime = t.Now
+	i.Changed(t.Now)
 	tree.PutInode(t, i)
 	if has(wire.SetAttrField_SET_ATTR_SIZE) {
 		if err := FlushOnCommit(t, i); err != nil {

@@ -85,7 +85,8 @@ func unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 
 // changed updates the times of a directory whose entries changed, and writes it.
 func changed(t *kvtx.Tx, dir *record.Inode) {
-	dir.Mtime, dir.Ctime = t.Now, t.Now
+	dir.Changed(t.Now)
+	dir.Mtime = dir.Ctime
 	tree.PutInode(t, dir)
 }
 
@@ -138,7 +139,7 @@ func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 		if err := rehome(t, child); err != nil {
 			return err
 		}
-		child.Ctime = t.Now
+		child.Changed(t.Now)
 		tree.PutInode(t, child)
 		return nil
 	}

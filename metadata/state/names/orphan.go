@@ -22,7 +22,8 @@ func mayBeOpen(t *kvtx.Tx, i *record.Inode) bool {
 func orphan(t *kvtx.Tx, i *record.Inode) {
 	i.From = i.Parent
 	i.Detach()
-	i.Nlink, i.Ctime = 0, t.Now
+	i.Nlink = 0
+	i.Changed(t.Now)
 	i.Linger = t.Next(record.CLinger)
 	t.Insert(t.K.Linger(i.Linger), record.EncodeLinger(i.Id))
 }
@@ -37,7 +38,7 @@ func Hold(t *kvtx.Tx, i *record.Inode) {
 	}
 	i.Detach()
 	i.Nlink, i.Owner = 0, t.Session.Id
-	i.Ctime = t.Now
+	i.Changed(t.Now)
 	t.Put(t.K.SessionInode(i.Owner, i.Id), []byte{record.SessionVersion})
 	tree.PutInode(t, i)
 }

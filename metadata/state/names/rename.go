@@ -113,7 +113,7 @@ func joinTree(t *kvtx.Tx, newDir, child *record.Inode, level int) error {
 func move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
 	Unlink(t, dir, name, child)
 	Link(t, newDir, newName, child)
-	child.Ctime = t.Now
+	child.Changed(t.Now)
 	tree.PutInode(t, child)
 	if dir.Id == newDir.Id {
 		return adoptRenamed(t, child)

@@ -77,7 +77,7 @@ func ToTrash(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) (k
 	}
 	Unlink(t, dir, name, child)
 	Link(t, into, at, child)
-	child.Ctime = t.Now
+	child.Changed(t.Now)
 	tree.PutInode(t, child)
 	return true, nil
 }

@@ -11,9 +11,9 @@ import (
 // maxMetAtOnce is how many delegations a request for all of them meets at once.
 const maxMetAtOnce = 512
 
-// Delegated returns at most limit delegations of live sessions, except those of one session.
-func Delegated(v *kvtx.View, except moraine.SessionID, limit int) (all []kvtx.Met, err error) {
-	last, counts := except, false
+// Delegated returns at most limit delegations of live sessions.
+func Delegated(v *kvtx.View, limit int) (all []kvtx.Met, err error) {
+	last, counts := moraine.SessionID(0), false
 	err = v.EachIn(v.K.Table(record.TabSessDir), func(key, _ []byte) (bool, error) {
 		session := moraine.SessionID(binary.BigEndian.Uint64(key[3:]))
 		if session != last {
@@ -21,7 +21,7 @@ func Delegated(v *kvtx.View, except moraine.SessionID, limit int) (all []kvtx.Me
 			if err != nil {
 				return false, err
 			}
-			last, counts = session, live && session != except
+			last, counts = session, live
 		}
 		if counts {
 			all = append(all, kvtx.Met{Dir: moraine.InodeID(record.LastU64(key)), Session: session})
@@ -31,14 +31,15 @@ func Delegated(v *kvtx.View, except moraine.SessionID, limit int) (all []kvtx.Me
 	return all, err
 }
 
-// MeetAll makes a request meet the delegations of all other sessions. It is for changes of a
+// MeetAll makes a request meet the delegations of all sessions, the caller's too: what it has queued, or
+// answers next, may break a rule that begins with the request. It is for changes of a
 // directory that decide what may be delegated below it. Those are rare, and to wait for all is
 // simpler than to find out which are below.
 func MeetAll(v *kvtx.View) error {
 	if v.Meeting == nil {
 		return nil
 	}
-	all, err := Delegated(v, v.Meeting.Session, maxMetAtOnce)
+	all, err := Delegated(v, maxMetAtOnce)
 	v.Meeting.Met = append(v.Meeting.Met, all...)
 	return err
 }
