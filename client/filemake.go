@@ -43,6 +43,7 @@ func (f *File) make(ctx context.Context) error {
 		f.ref = inode.String()
 	}
 	f.attr, f.sender.Inode, f.sender.Key.Tenant = attr, inode, attr.Tenant
+	f.inode.Store(attr.Inode)
 	f.log.generation = attr.Generation
 	return nil
 }
@@ -70,10 +71,14 @@ func (f *File) takeSmall() (st *stripeio.Stripe, ok bool, err error) {
 	return st, true, nil
 }
 
-// putBack gives the content back, to be sent as a stripe or freed.
+// putBack gives the content back, to be sent as a stripe or freed. It frees it if the file has ended meanwhile.
 func (f *File) putBack(st *stripeio.Stripe) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		f.drop(st, nil)
+		return
+	}
 	f.cur = st
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
@@ -28,6 +29,7 @@ type File struct {
 	link    *wire.LinkTarget                                   // the name it will get; nil: none
 	parents func(ctx context.Context) (moraine.InodeID, error) // CreateOptions.Parents
 	session *session.Session
+	inode   atomic.Uint64 // of attr: Inode reads it while the file is being made
 	// life ends when the file fails or ends, with the reason as its cause. The file's background
 	// work runs under it, and so do Write and ReadFrom, whose signatures from package io have no
 	// context.
@@ -51,7 +53,7 @@ type File struct {
 
 // Inode returns the file's number; 0 while the file is not made. CreateUnlinked makes it, and so does
 // Create's first stripe or commit, which returns the number.
-func (f *File) Inode() moraine.InodeID { return f.sender.Inode }
+func (f *File) Inode() moraine.InodeID { return moraine.InodeID(f.inode.Load()) }
 
 // Size returns how many bytes were written so far.
 func (f *File) Size() int64 {
