@@ -41,7 +41,7 @@ func (d *table) made(dir uint64) {
 // askFor asks for a directory, unless it must not now. The caller holds the mutex.
 func (d *table) askFor(id uint64, a *ask) {
 	st := d.Service.Standing()
-	if st == (Standing{}) || len(d.dirs) >= manyDirs || a.asking || d.Clock.Now().Before(a.from) {
+	if st == (Standing{}) || d.ending > 0 || len(d.dirs) >= manyDirs || a.asking || d.Clock.Now().Before(a.from) {
 		return
 	}
 	if d.notices.ends(id) {
@@ -57,7 +57,7 @@ func (d *table) askFor(id uint64, a *ask) {
 // none, so nobody waits until kernels have none. The caller holds the mutex.
 func (d *table) madeDir(id, parent uint64) {
 	st := d.Service.Standing()
-	if id == 0 || st == (Standing{}) || d.dirs[id] != nil || d.dirs[parent] != nil || len(d.dirs) >= manyDirs || d.asks.forNew >= maxNewAsks {
+	if id == 0 || st == (Standing{}) || d.ending > 0 || d.dirs[id] != nil || d.dirs[parent] != nil || len(d.dirs) >= manyDirs || d.asks.forNew >= maxNewAsks {
 		return
 	}
 	if d.Clock.Now().Before(d.asks.at(parent).from) { // what stands against the parent often stands against this one
@@ -88,6 +88,7 @@ func (d *table) request(id uint64, st Standing) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.times.saw(r.GetNow(), d.Clock.Now())
 	a := d.asks.at(id)
 	recalled, isNew := d.asks.end(a, r, d.Clock.Now())
 	lent := d.Clock.Now().Add(d.Loan)
@@ -156,6 +157,7 @@ func (d *table) load(l *dir, listed bool) {
 			d.give(l)
 			return
 		}
+		d.times.saw(attr.Ctime, d.Clock.Now())
 		n.attr, l.stale, l.state = attr, false, dirLive
 		if listed {
 			l.names, l.changed = names, d.Clock.Now()
@@ -204,13 +206,13 @@ func (d *table) list(ctx context.Context, id, session uint64) (map[string]entry,
 		if err != nil {
 			return nil, err
 		}
-		listed := len(r.Entries)
+		listed, before := len(r.Entries), len(names)
 		for _, e := range r.Entries {
-			names[e.Name] = entry{e.Attr.GetInode(), e.Attr.GetType()}
+			names[e.Name] = entryOf(e.Attr)
 			after = e.Name
 		}
 		d.mu.Lock() // what is queued about a file, by another of its names, is newer than the listing
-		keep(slices.DeleteFunc(r.Entries, func(e *wire.DirEntry) bool { return d.queue.about[e.Attr.GetInode()] > 0 }))
+		keep(slices.DeleteFunc(r.Entries, func(e *wire.DirEntry) bool { return d.queue.about[e.Attr.GetInode()] > 0 }), before)
 		d.mu.Unlock()
 		if !r.More || listed == 0 || len(names) > maxListed {
 			return names, nil

@@ -87,19 +87,18 @@ func (s *asks) beginNew(a *ask, parent uint64) {
 // stands against others in its parent.
 func (s *asks) end(a *ask, r *wire.DelegateReply, now time.Time) (recalled, isNew bool) {
 	recalled, isNew = a.recalled, a.hidden
-	a.asking, a.recalled, a.hidden = false, false, false
+	if !r.GetDelegated() {
+		a.from, s.swept, s.emptied = now.Add(firstPause), time.Time{}, time.Time{}
+		if isNew && r != nil {
+			if parent := s.at(a.madeIn); parent.from.Before(a.from) {
+				parent.from = a.from
+			}
+		}
+	}
+	a.asking, a.recalled, a.hidden = false, false, false // from here on at may forget it
 	s.running--
 	if isNew {
 		s.forNew--
-	}
-	if r.GetDelegated() {
-		return recalled, isNew
-	}
-	a.from, s.swept, s.emptied = now.Add(firstPause), time.Time{}, time.Time{}
-	if isNew && r != nil {
-		if parent := s.at(a.madeIn); parent.from.Before(a.from) {
-			parent.from = a.from
-		}
 	}
 	return recalled, isNew
 }

@@ -34,7 +34,7 @@ func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 	if !d.queue.room() {
 		return nil, errWait
 	}
-	at, links := d.times.next(d.Clock.Now()), 0
+	at, links, shown := d.times.next(d.Clock.Now()), 0, n.shown(&d.table)
 	if directory {
 		links = -1
 	}
@@ -43,6 +43,8 @@ func (d *Desk) remove(op *wire.Remove, c *call) (*wire.MetaResponse, error) {
 	d.end(n)
 	if !n.born {
 		d.asks.removed(directory, d.Clock.Now())
+	}
+	if shown {
 		c.settle = append(c.settle, op.Parent, e.inode)
 	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{l}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Remove{Remove: &wire.Remove{

@@ -41,7 +41,7 @@ func (d *Desk) create(op *wire.Create, c *call) (*wire.MetaResponse, error) {
 		Op: &wire.BatchOp_Create{Create: &wire.Create{Parent: op.Parent, Name: op.Name, Type: op.Type, Mode: op.Mode &^ op.Umask,
 			Uid: op.Uid, Gid: op.Gid, Target: op.Target, Exclusive: true, Rdev: op.Rdev}}}}
 	n.made = made
-	l.put(op.Name, entry{number, op.Type})
+	l.put(op.Name, entry{inode: number, typ: op.Type})
 	links := 0
 	if n.dir != nil || op.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 		links = 1

@@ -38,8 +38,9 @@ type Service interface {
 	Hide(inodes ...uint64)
 	Show(inodes ...uint64)
 	// List reads a page of a directory under a session, past the desk. keep lets the cache keep the
-	// attributes of some of its entries, as far as a lease covers them; it may be called with the mutex held.
-	List(ctx context.Context, req *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func([]*wire.DirEntry), err error)
+	// attributes of some of its entries, as far as a lease covers them; before is how many entries the pages
+	// before had. It may be called with the mutex held.
+	List(ctx context.Context, req *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func(entries []*wire.DirEntry, before int), err error)
 	// Attr is what the cache has of an inode, nil if nothing. It is shared and must not be changed.
 	Attr(inode uint64) *wire.Attr
 	// AwaitLent returns when no kernel answers the names that a request changes, in hidden directories, by
@@ -90,6 +91,7 @@ type table struct {
 	numbers numbers
 	times   times
 	asks    asks
+	ending  int      // requests that end all delegations, and wait or run: meanwhile the desk asks for none
 	apart   bool     // content is not sent with the create of its file, and not answered before: the metadata kept none of one
 	faults  faults   // of inodes
 	used    uint64   // counts uses of directories

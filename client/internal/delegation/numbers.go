@@ -73,6 +73,7 @@ func (d *table) reserve() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.numbers.asking = false
+	d.times.saw(resp.GetDelegate().GetNow(), d.Clock.Now())
 	switch {
 	case session != d.session:
 	case err != nil || resp.GetDelegate().GetCount() == 0:

@@ -15,11 +15,12 @@ import (
 // service cannot refuse the change.
 
 // nodeAt returns what has a name in a delegated directory, and a node outside of the table if it is older.
-// errPlain: a directory that is not delegated, of which the desk knows too little. The caller holds the mutex.
+// errPlain: a directory that is not delegated, of which the desk knows too little, or what is sealed. The caller
+// holds the mutex.
 func (d *table) nodeAt(parent uint64, name string, e entry) (*node, error) {
 	n := d.nodes[e.inode]
 	switch {
-	case n == nil && e.typ == wire.FileType_FILE_TYPE_DIRECTORY:
+	case n == nil && e.typ == wire.FileType_FILE_TYPE_DIRECTORY, e.sealed:
 		return nil, errPlain
 	case d.holds[e.inode] > 0:
 		return nil, errHeld
@@ -29,10 +30,14 @@ func (d *table) nodeAt(parent uint64, name string, e entry) (*node, error) {
 	return n, nil
 }
 
+// shown reports whether the service, and so the cache and the kernel, may have attributes of an inode that the desk
+// has not. The caller holds the mutex.
+func (n *node) shown(d *table) bool { return !n.born || d.isOld(n) }
+
 // reply is the answer with the attributes of a node, or without them if only the service knows them. The caller
 // holds the mutex.
 func (d *table) reply(n *node) *wire.MetaResponse {
-	if !n.born || d.isOld(n) {
+	if n.shown(d) {
 		return entryReply(nil)
 	}
 	return entryReply(n.attr)

@@ -79,6 +79,11 @@ func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire
 		return nil, nil
 	}
 	r := reachOf(req)
+	if r.ends {
+		d.mu.Lock()
+		d.ending++
+		d.mu.Unlock()
+	}
 	target := uint64(0)
 	err = d.until(ctx, func() bool {
 		if target == 0 {
@@ -92,7 +97,12 @@ func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire
 		}
 		return true
 	})
-	if err != nil || len(r.named) == 0 {
+	if err != nil && r.ends {
+		d.mu.Lock()
+		d.ending--
+		d.mu.Unlock()
+	}
+	if err != nil || len(r.named) == 0 && !r.ends {
 		return nil, err
 	}
 	return func(resp *wire.MetaResponse, err error) { d.ended(req, r, resp, err) }, nil
@@ -100,7 +110,7 @@ func (d *Desk) Begin(ctx context.Context, req *wire.MetaRequest) (end func(*wire
 
 // ready reports whether a request may go to the service. The caller holds the mutex.
 func (d *Desk) ready(r reach, target uint64) bool {
-	if r.ends && len(d.dirs) > 0 {
+	if r.ends && len(d.dirs)+d.asks.running > 0 {
 		d.giveAll()
 		return false
 	}
@@ -116,10 +126,13 @@ func (d *Desk) ready(r reach, target uint64) bool {
 	return true
 }
 
-// ended ends a request that may have changed inodes.
+// ended ends a request that may have changed inodes, or ended all delegations.
 func (d *Desk) ended(req *wire.MetaRequest, r reach, resp *wire.MetaResponse, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if r.ends {
+		d.ending--
+	}
 	for _, inode := range r.named {
 		if d.holds[inode]--; d.holds[inode] == 0 {
 			delete(d.holds, inode)
@@ -206,10 +219,10 @@ func (d *Desk) followIn(l *dir, req *wire.MetaRequest, resp *wire.MetaResponse, 
 		if op.Create.Unlinked {
 			return true
 		}
-		l.put(op.Create.Name, entry{a.GetInode(), a.GetType()})
+		l.put(op.Create.Name, entryOf(a))
 	case *wire.MetaRequest_Link:
 		if op.Link.Parent == l.id {
-			l.put(op.Link.Name, entry{a.GetInode(), a.GetType()})
+			l.put(op.Link.Name, entryOf(a))
 		}
 	case *wire.MetaRequest_Remove:
 		l.remove(op.Remove.Name)
@@ -236,7 +249,7 @@ func (d *Desk) followRename(l *dir, op *wire.Rename, a *wire.Attr) bool {
 		if n := d.nodes[l.names[op.NewName].inode]; n != nil && n.attr.Inode != a.Inode {
 			d.end(n)
 		}
-		l.put(op.NewName, entry{a.Inode, a.Type})
+		l.put(op.NewName, entryOf(a))
 	}
 	return true
 }

@@ -47,7 +47,7 @@ func (d *Desk) rename(op *wire.Rename, c *call) (*wire.MetaResponse, error) {
 	if !d.queue.room() {
 		return nil, errWait
 	}
-	at := d.times.next(d.Clock.Now())
+	at, shown := d.times.next(d.Clock.Now()), n.shown(&d.table) || taken && lost.shown(&d.table)
 	about := []uint64{e.inode, op.Parent, op.NewParent}
 	if taken {
 		about = append(about, target.inode)
@@ -61,10 +61,10 @@ func (d *Desk) rename(op *wire.Rename, c *call) (*wire.MetaResponse, error) {
 	toNode.touch(at, links(directory))
 	n.name = op.NewName
 	n.change(func(a *wire.Attr) { a.Parent, a.Ctime = op.NewParent, at })
-	if !n.born || d.isOld(n) {
+	if n.shown(&d.table) {
 		d.drop(e.inode)
 	}
-	if !n.born || taken && !lost.born {
+	if shown {
 		c.settle = append(c.settle, about...)
 	}
 	d.enqueue(&change{node: n, dirs: [2]*dir{from, to}, wire: &wire.BatchOp{At: at, Op: &wire.BatchOp_Rename{Rename: &wire.Rename{

@@ -57,13 +57,17 @@ const (
 type entry struct {
 	inode uint64
 	typ   wire.FileType
+	// sealed says that it belongs to a checkpoint, although the directory need not.
+	sealed bool
 }
+
+func entryOf(a *wire.Attr) entry { return entry{a.GetInode(), a.GetType(), a.GetSealed()} }
 
 // live returns a delegated directory in which the desk may work now, and its node. errPlain: it may
 // not. errWait: not yet. The caller holds the mutex.
 func (d *table) live(id uint64) (*dir, *node, error) {
 	n := d.nodes[id]
-	if n == nil || n.dir == nil || n.dir.state == dirEnding {
+	if n == nil || n.dir == nil || n.dir.state == dirEnding || d.times.seen == 0 {
 		return nil, nil, errPlain
 	}
 	switch {

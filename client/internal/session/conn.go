@@ -220,7 +220,7 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 		resp, unknown, err = m.exchange(ctx, stamped, s, n)
 		unknown = true
 	}
-	// What a batch changes was hidden, so that nothing of it is lent.
+	// The desk had kernels forget what a batch changes, before it was queued.
 	if o := m.cache.takeUp(req, named, resp.GetLease(), err != nil, unknown); !o.until.IsZero() && req.GetBatch() == nil {
 		m.cache.loans.settle(ctx, o)
 	}

@@ -89,16 +89,17 @@ func (s delegated) Show(inodes ...uint64) {
 	}
 }
 
-// List implements delegation.Service.
-func (s delegated) List(ctx context.Context, op *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func([]*wire.DirEntry), err error) {
+// List implements delegation.Service. As of any listing, the cache keeps a quarter of what it holds at most: more would
+// evict everything else.
+func (s delegated) List(ctx context.Context, op *wire.ReadDir, session uint64) (r *wire.ReadDirReply, keep func(entries []*wire.DirEntry, before int), err error) {
 	t := s.m.cache.ask()
 	resp, err := s.Send(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: op}}, session)
 	if r = resp.GetReadDir(); err == nil && r == nil {
 		err = retry.BadReply("read directory")
 	}
-	return r, func(entries []*wire.DirEntry) {
+	return r, func(entries []*wire.DirEntry, before int) {
 		s.m.cache.fill(t, resp.GetLease(), func(f *filling) {
-			for _, e := range entries {
+			for _, e := range entries[:min(len(entries), max(0, f.c.limit/4-before))] {
 				f.attr(e.Attr)
 			}
 		})
