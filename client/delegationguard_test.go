@@ -208,32 +208,3 @@ func TestNoDirectoryIsAskedForWhileARequestEndsAll(t *testing.T) {
 		require.Eventually(t, func() bool { return asked.Load() > 1 }, 20*time.Second, time.Millisecond)
 	})
 }
-
-// The listing of a directory that gets delegated leaves the cache what it has of others.
-func TestADelegatedListingEvictsLittle(t *testing.T) {
-	inCluster(t, 3, func(c *cluster) {
-		kept, dir := c.old("/kept", 40), c.old("/dir", 150)
-		cfg := delegating()
-		cfg.CacheEntries = 200
-		a := c.dial("a", cfg)
-		defer a.Close()
-		time.Sleep(time.Second)
-		look := func() {
-			for i := range 40 {
-				_, err := a.Inodes().Lookup(c.ctx, kept.Inode(), fmt.Sprintf("f%06d", i))
-				require.NoError(t, err)
-			}
-		}
-		look()
-		look()
-		counts := c.counting(func(req *wire.MetaRequest) bool {
-			return req.GetLookup() != nil || req.GetGetAttr() != nil && req.GetGetAttr().Inode != uint64(dir.Inode())
-		})
-		look()
-		require.Zero(t, counts[0].Load())
-		c.delegate(a, dir.Inode())
-		counts[0].Store(0)
-		look()
-		require.Zero(t, counts[0].Load())
-	})
-}
