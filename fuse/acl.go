@@ -21,10 +21,7 @@ func (fs *fileSystem) setACL(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	// The kernel reuses the value after the return.
-	list, ok := fs.ids.ClusterList(bytes.Clone(value))
-	if !ok {
-		return otherOwner
-	}
+	list := fs.ids.ClusterList(bytes.Clone(value))
 	clear := false
 	if name == moraine.AccessACL {
 		var err error

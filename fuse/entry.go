@@ -51,9 +51,7 @@ func (fs *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name str
 	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
-	if s := fs.made(in.Owner, &opts); !s.Ok() {
-		return s
-	}
+	fs.made(in.Owner, &opts)
 	attr, err := fs.client.Inodes().Mkdir(ctx, fs.inode(in.NodeId), name, opts)
 	return fs.entry(attr, err, out)
 }
@@ -63,9 +61,7 @@ func (fs *fileSystem) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, targe
 	ctx, done := fs.request(cancel, in)
 	defer done()
 	var opts client.NodeOptions
-	if s := fs.made(in.Owner, &opts); !s.Ok() {
-		return s
-	}
+	fs.made(in.Owner, &opts)
 	attr, err := fs.client.Inodes().Symlink(ctx, fs.inode(in.NodeId), name, target, opts)
 	return fs.entry(attr, err, out)
 }
@@ -132,9 +128,7 @@ func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, 
 	opts := client.RenameOptions{NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0, Exchange: in.Flags&unix.RENAME_EXCHANGE != 0}
 	if in.Flags&unix.RENAME_WHITEOUT != 0 {
 		opts.Whiteout = &client.NodeOptions{}
-		if s := fs.made(in.Owner, opts.Whiteout); !s.Ok() {
-			return s
-		}
+		fs.made(in.Owner, opts.Whiteout)
 	}
 	if opts.NoReplace || opts.Exchange {
 		return status(fs.client.Inodes().Rename(ctx, from, to, opts))

@@ -107,9 +107,7 @@ func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name str
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
-	if s := o.made(in.Owner, &opts); !s.Ok() {
-		return s
-	}
+	o.made(in.Owner, &opts)
 	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, opts)
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)

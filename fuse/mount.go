@@ -60,8 +60,7 @@ type Config struct {
 	// programs like ls do for each file. Access control lists are attributes too: such a mount
 	// neither shows nor sets them, and decides by mode, owner and group alone.
 	NoXattrs bool
-	// IDs maps the users and groups of the cluster to those of the node. An ID of the node whose
-	// number belongs to another in the cluster makes nothing (EOVERFLOW).
+	// IDs maps the users and groups of the cluster to those of the node, one to one.
 	IDs idmap.Map
 	// Prefetch names the files that the mount reads whole when programs open them.
 	Prefetch Prefetch

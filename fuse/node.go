@@ -14,9 +14,7 @@ func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name str
 	defer done()
 	parent := fs.inode(in.NodeId)
 	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask, Exclusive: true}
-	if s := fs.made(in.Owner, &opts); !s.Ok() {
-		return s
-	}
+	fs.made(in.Owner, &opts)
 	switch typ, rdev := specialType(in); typ {
 	case client.TypeUnknown:
 		return gofuse.EINVAL

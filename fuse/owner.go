@@ -1,15 +1,9 @@
 package fuse
 
 import (
-	"syscall"
-
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine/client"
 )
-
-// An ID that programs use here may belong to another in the cluster (Config.IDs). Nothing can be
-// made under it, as with the mounts of Linux that map IDs.
-const otherOwner = gofuse.Status(syscall.EOVERFLOW)
 
 // shownOwner is the owner of an inode, as programs see it.
 func (c *calls) shownOwner(a client.Attr) gofuse.Owner {
@@ -17,14 +11,8 @@ func (c *calls) shownOwner(a client.Attr) gofuse.Owner {
 }
 
 // made gives the options of a new entry its owner in the cluster: the caller of a request.
-func (c *calls) made(by gofuse.Owner, opts *client.NodeOptions) gofuse.Status {
-	var users, groups bool
-	opts.UID, users = c.ids.Users.Cluster(by.Uid)
-	opts.GID, groups = c.ids.Groups.Cluster(by.Gid)
-	if !users || !groups {
-		return otherOwner
-	}
-	return gofuse.OK
+func (c *calls) made(by gofuse.Owner, opts *client.NodeOptions) {
+	opts.UID, opts.GID = c.ids.Users.Cluster(by.Uid), c.ids.Groups.Cluster(by.Gid)
 }
 
 // chown returns a request with the IDs of the cluster. Where all files appear with one owner, a
@@ -34,7 +22,7 @@ func (c *calls) chown(in *gofuse.SetAttrIn) (gofuse.SetAttrIn, gofuse.Status) {
 	for _, x := range []struct {
 		ids interface {
 			Shown() (uint32, bool)
-			Cluster(uint32) (uint32, bool)
+			Cluster(uint32) uint32
 		}
 		bit uint32
 		id  *uint32
@@ -49,10 +37,7 @@ func (c *calls) chown(in *gofuse.SetAttrIn) (gofuse.SetAttrIn, gofuse.Status) {
 			out.Valid &^= x.bit
 			continue
 		}
-		var ok bool
-		if *x.id, ok = x.ids.Cluster(*x.id); !ok {
-			return out, otherOwner
-		}
+		*x.id = x.ids.Cluster(*x.id)
 	}
 	return out, gofuse.OK
 }

@@ -11,9 +11,7 @@ func (o *openFiles) Tmpfile(cancel <-chan struct{}, in *gofuse.CreateIn, out *go
 	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	opts := client.NodeOptions{Mode: in.Mode & permBits, Umask: in.Umask}
-	if s := o.made(in.Owner, &opts); !s.Ok() {
-		return s
-	}
+	o.made(in.Owner, &opts)
 	attr, err := o.client.Inodes().CreateUnnamed(ctx, o.inode(in.NodeId), opts)
 	if err != nil {
 		return nodeStatus(err)

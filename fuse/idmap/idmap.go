@@ -12,20 +12,18 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/morainefs/moraine"
 )
-
-// Nobody is the number that an ID has on the node if its own number there belongs to another.
-const Nobody = 65534
 
 // Range maps the Count IDs from Cluster on, in the cluster, to those from Local on, on the node.
 type Range struct{ Cluster, Local, Count uint32 }
 
 func (r Range) String() string { return fmt.Sprintf("%d:%d:%d", r.Cluster, r.Local, r.Count) }
 
-// IDs maps the numbers of users, or of groups. The zero value leaves all as they are. It does not
-// change, and may be used concurrently.
+// IDs maps the numbers of users, or of groups, one to one: it is a permutation. The zero value leaves
+// all as they are. It does not change, and may be used concurrently.
 type IDs struct {
 	ranges []Range
 	// shown, if not nil, is the number that the owner of every file has on the node.
@@ -36,8 +34,9 @@ type IDs struct {
 type Map struct{ Users, Groups IDs }
 
 // New returns the IDs of some ranges. It fails with InvalidArgument if one is empty or goes beyond
-// the last number, or if two overlap in the cluster or on the node. shown may be nil; otherwise
-// every file appears as owned by it.
+// the last number, or if two overlap in the cluster or on the node. It also fails if the ranges give
+// a number of the node away, and the ID of the cluster with that number gets no other: the error
+// names the ranges that are missing. shown may be nil; otherwise every file appears as owned by it.
 func New(ranges []Range, shown *uint32) (IDs, error) {
 	for n, r := range ranges {
 		if r.Count == 0 || uint64(max(r.Cluster, r.Local))+uint64(r.Count) > math.MaxUint32 {
@@ -52,6 +51,10 @@ func New(ranges []Range, shown *uint32) (IDs, error) {
 			}
 		}
 	}
+	if add := missing(ranges); len(add) > 0 {
+		return IDs{}, invalid("ID %d of the cluster has no number on this node, since %d is given to another: map it too. "+
+			"Ranges that complete the mappings: %s", add[0].Cluster, add[0].Cluster, strings.Trim(fmt.Sprint(add), "[]"))
+	}
 	return IDs{ranges: slices.Clone(ranges), shown: shown}, nil
 }
 
@@ -63,33 +66,24 @@ func invalid(format string, args ...any) error {
 	return &moraine.Error{Op: "map IDs", Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
 }
 
-// Local returns what an ID of the cluster is on the node. An ID without a range stays, or is Nobody
-// if a range gives its number to another.
+// Local returns what an ID of the cluster is on the node. An ID without a range stays.
 func (m *IDs) Local(id uint32) uint32 {
-	taken := false
 	for _, r := range m.ranges {
 		if id-r.Cluster < r.Count { // below Cluster it wraps around
 			return id - r.Cluster + r.Local
 		}
-		taken = taken || id-r.Local < r.Count
-	}
-	if taken {
-		return Nobody
 	}
 	return id
 }
 
-// Cluster returns what an ID of the node is in the cluster; false: its number there belongs to
-// another.
-func (m *IDs) Cluster(id uint32) (uint32, bool) {
-	taken := false
+// Cluster returns what an ID of the node is in the cluster. It is the inverse of Local.
+func (m *IDs) Cluster(id uint32) uint32 {
 	for _, r := range m.ranges {
 		if id-r.Local < r.Count {
-			return id - r.Local + r.Cluster, true
+			return id - r.Local + r.Cluster
 		}
-		taken = taken || id-r.Cluster < r.Count
 	}
-	return id, !taken
+	return id
 }
 
 // Owner returns what the owner of a file is on the node.
@@ -119,37 +113,31 @@ const (
 
 // LocalList returns an access control list of the cluster with the IDs of the node.
 func (m *Map) LocalList(list []byte) []byte {
-	list, _ = m.list(list, func(ids *IDs, id uint32) (uint32, bool) { return ids.Local(id), true })
-	return list
+	return m.list(list, (*IDs).Local)
 }
 
-// ClusterList returns an access control list of the node with the IDs of the cluster; false: one of
-// them belongs to another there.
-func (m *Map) ClusterList(list []byte) ([]byte, bool) { return m.list(list, (*IDs).Cluster) }
+// ClusterList returns an access control list of the node with the IDs of the cluster.
+func (m *Map) ClusterList(list []byte) []byte { return m.list(list, (*IDs).Cluster) }
 
 // list returns a list with other IDs, its entries in order: by tag, and then by ID. What is no list
 // stays as it is: the service refuses it.
-func (m *Map) list(list []byte, to func(*IDs, uint32) (uint32, bool)) ([]byte, bool) {
+func (m *Map) list(list []byte, to func(*IDs, uint32) uint32) []byte {
 	if len(m.Users.ranges)+len(m.Groups.ranges) == 0 || len(list) < listHeader || (len(list)-listHeader)%entryBytes != 0 {
-		return list, true
+		return list
 	}
 	out := slices.Clone(list)
 	var entries [][]byte
 	for e := range slices.Chunk(slices.Clone(list[listHeader:]), entryBytes) {
 		ids := map[uint16]*IDs{namedUser: &m.Users, namedGroup: &m.Groups}[tagOf(e)]
 		if ids != nil {
-			id, ok := to(ids, idOf(e))
-			if !ok {
-				return nil, false
-			}
-			binary.LittleEndian.PutUint32(e[4:], id)
+			binary.LittleEndian.PutUint32(e[4:], to(ids, idOf(e)))
 		}
 		entries = append(entries, e)
 	}
 	slices.SortStableFunc(entries, func(a, b []byte) int {
 		return cmp.Or(cmp.Compare(tagOf(a), tagOf(b)), cmp.Compare(idOf(a), idOf(b)))
 	})
-	return append(out[:listHeader], slices.Concat(entries...)...), true
+	return append(out[:listHeader], slices.Concat(entries...)...)
 }
 
 func tagOf(entry []byte) uint16 { return binary.LittleEndian.Uint16(entry) }

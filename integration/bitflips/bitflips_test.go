@@ -155,7 +155,10 @@ func TestEveryPlaceHasARow(t *testing.T) {
 	require.Greater(t, len(pages), 10)
 	for _, page := range pages {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
-		require.True(t, covered[name] || name == "README", "docs/formats/%s.md has no row in places_test.go", name)
+		if name == "README" || name == "mount-state" { // that is memory of processes of one node, as their heaps are
+			continue
+		}
+		require.True(t, covered[name], "docs/formats/%s.md has no row in places_test.go", name)
 	}
 }
 

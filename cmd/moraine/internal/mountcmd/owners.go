@@ -20,7 +20,7 @@ type owners struct {
 
 func (o *owners) addFlags(f *pflag.FlagSet) {
 	f.Var(&o.users, "map-uid", "user CLUSTER of the cluster is user LOCAL on this node, and so are the COUNT users from there on (default 1). "+
-		"It may be given several times")
+		"It may be given several times. User LOCAL of the cluster needs a number too, such as with LOCAL:CLUSTER")
 	f.Var(&o.groups, "map-gid", "--map-uid of groups")
 	f.Var(&o.uid, "uid", "user to whom all files belong on this node. New files belong in the cluster to who makes them")
 	f.Var(&o.gid, "gid", "--uid of groups")
