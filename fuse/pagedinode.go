@@ -28,7 +28,9 @@ type pagedInode struct {
 	epoch      uint64 // rises when a drop begins, when it ends, and when a watch begins
 	dropping   bool
 	filling    map[*fill]struct{} // reads that run now
-	filled     []span             // what reads filled since the last step of the running drop
+	filled     []span             // what was filled since the last step of the running drop
+	storing    int                // stores of prefetches that run now
+	stored     sync.Cond          // of mu: the last of them ended
 }
 
 // fill is one read that may fill pages.
@@ -48,7 +50,9 @@ type span struct{ off, end int64 }
 var everything = span{0, moraine.MaxFileSize}
 
 func newPagedInode(inode moraine.InodeID) *pagedInode {
-	return &pagedInode{inode: inode, filling: map[*fill]struct{}{}}
+	n := &pagedInode{inode: inode, filling: map[*fill]struct{}{}}
+	n.stored.L = &n.mu
+	return n
 }
 
 // watched returns the generation of the pages that are watched, 0 for none.
@@ -114,6 +118,41 @@ func (n *pagedInode) endFill(f *fill, repeats bool) (again, unwatched bool) {
 	return again, n.generation == 0
 }
 
+// beginStore begins to give the kernel pages, and returns those that no read has locked. false: the
+// pages are no longer of the epoch. Each that begins has an endStore. The kernel waits in a store for
+// reads that lock its pages. So the store has no turn: a drop begins meanwhile, and none of these reads
+// waits for the end of the drop.
+func (n *pagedInode) beginStore(s span, epoch uint64) (todo []span, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.epoch != epoch || n.generation == 0 {
+		return nil, false
+	}
+	n.storing++
+	return n.unlocked([]span{s}), true
+}
+
+// endStore ends a store. A drop that began meanwhile drops its pages too.
+func (n *pagedInode) endStore(s span) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.dropping {
+		n.filled = append(n.filled, s)
+	}
+	if n.storing--; n.storing == 0 {
+		n.stored.Broadcast()
+	}
+}
+
+// awaitStores waits until no store runs. While pages are dropped, none begins.
+func (n *pagedInode) awaitStores() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.storing > 0 {
+		n.stored.Wait()
+	}
+}
+
 // beginDrop returns what to drop first: all but the pages that are locked for a read. No program
 // sees these before its answer.
 func (n *pagedInode) beginDrop() []span {
@@ -124,7 +163,7 @@ func (n *pagedInode) beginDrop() []span {
 	return n.unlocked([]span{everything})
 }
 
-// nextDrop returns what reads have filled since the last step. If that is nothing the drop is over.
+// nextDrop returns what reads and stores have filled since the last step. If that is nothing the drop is over.
 func (n *pagedInode) nextDrop(next moraine.Generation) (todo []span, over bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -240,6 +240,7 @@ func (p *pages) drop(n *pagedInode, next moraine.Generation) {
 	todo := n.beginDrop()
 	for over := false; !over; todo, over = n.nextDrop(next) {
 		p.dropSpans(n, todo)
+		n.awaitStores()
 	}
 }
 

@@ -184,19 +184,20 @@ func (p *prefetches) read(ctx context.Context, h *client.Handle, n *pagedInode, 
 	return nil
 }
 
-// keep gives the kernel bytes for the pages of a file, if they are of the epoch. A drop waits
-// meanwhile. It returns false if there are others, or the kernel does not take them.
+// keep gives the kernel bytes for the pages of a file, if they are of the epoch. A drop that begins
+// meanwhile drops them too. It returns false if there are others, or the kernel does not take them.
 func (p *prefetches) keep(n *pagedInode, epoch uint64, off int64, b []byte) bool {
 	if p.CacheOnly {
 		return n.isIn(epoch)
 	}
-	n.turn.Lock()
-	defer n.turn.Unlock()
-	if !n.isIn(epoch) {
+	whole := span{off, off + int64(len(b))}
+	todo, ok := n.beginStore(whole, epoch)
+	if !ok {
 		return false
 	}
-	for _, s := range n.stillUnlocked([]span{{off, off + int64(len(b))}}) { // the kernel waits for the reads of the others
-		if !p.store(p.open.node(uint64(n.inode)), s.off, b[s.off-off:s.end-off]).Ok() {
+	defer n.endStore(whole)
+	for _, s := range todo {
+		if !n.isIn(epoch) || !p.store(p.open.node(uint64(n.inode)), s.off, b[s.off-off:s.end-off]).Ok() {
 			return false
 		}
 	}
