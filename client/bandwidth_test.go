@@ -100,15 +100,19 @@ func both(do func(i int)) {
 }
 
 // TestABandwidthThatIsTooLowIsRefused: at less, a call could wait longer than the patience for what
-// is in the client's memory.
+// is in the client's memory and its redundancy.
 func TestABandwidthThatIsTooLowIsRefused(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
-		for _, rate := range []int64{-1, 1, 100 << 10} {
+		for _, rate := range []int64{-1, 1, 100 << 10, 1<<20 - 1} {
 			cfg := config()
 			cfg.WriteBytesPerSecond = rate
 			_, err := client.Dial(c.ctx, cfg, client.Deps{})
 			require.Equal(t, moraine.InvalidArgument, moraine.KindOf(err))
-			require.ErrorContains(t, err, "at least 279620")
+			require.ErrorContains(t, err, "at least 1048576")
 		}
+		cfg := config()
+		cfg.MemoryBytes, cfg.Patience, cfg.ReadBytesPerSecond = 1<<30, 4*time.Minute, 12<<20
+		_, err := client.Dial(c.ctx, cfg, client.Deps{})
+		require.ErrorContains(t, err, "at least 13421772", "three times the memory")
 	})
 }

@@ -58,7 +58,7 @@ type Config struct {
 	// ReadBytesPerSecond bounds the bytes of chunks and objects that the client reads from
 	// chunkservers, and WriteBytesPerSecond those that it writes to them, parity included. Reads and
 	// writes wait. What is fetched ahead counts, and what a cache has does not. Default 0: no bound.
-	// At such a rate MemoryBytes must move within the Patience.
+	// Three times MemoryBytes must move within the Patience, and 1 MiB a second.
 	ReadBytesPerSecond, WriteBytesPerSecond int64
 	// InlineBytes is the largest content of a file that the client commits to the metadata itself,
 	// without a stripe. Default and most 16 KiB; negative: none.
@@ -124,7 +124,7 @@ func (c *Config) validate() error {
 	case c.StripesInFlight < 1:
 		return bad("%d stripes in flight are too few: at least 1", c.StripesInFlight)
 	case c.tooSlow(c.ReadBytesPerSecond) || c.tooSlow(c.WriteBytesPerSecond):
-		return bad("a bandwidth of %d bytes a second is too low: the client moves its %d bytes of memory within %v, so at least %d",
+		return bad("a bandwidth of %d bytes a second is too low: the client moves its %d bytes of memory, with redundancy, within %v, so at least %d",
 			cmp.Or(min(c.ReadBytesPerSecond, c.WriteBytesPerSecond), max(c.ReadBytesPerSecond, c.WriteBytesPerSecond)), c.MemoryBytes, c.Patience, c.leastBandwidth())
 	case c.MemoryBytes < minMemory:
 		return bad("%d bytes of memory are too few: at least %d", c.MemoryBytes, minMemory)
@@ -138,9 +138,10 @@ func (c *Config) validate() error {
 }
 
 // leastBandwidth is the least bound of the bandwidth: whatever waits for it is in the client's
-// memory, and no wait exceeds the patience.
+// memory, and no wait exceeds the patience. A put sends up to three times as much: copies, or parity.
+// A stripe takes its bytes in steps of a tenth of the bound, so it may not be tiny.
 func (c *Config) leastBandwidth() int64 {
-	return max(1, int64(float64(c.MemoryBytes)/c.Patience.Seconds()))
+	return max(1<<20, int64(3*float64(c.MemoryBytes)/c.Patience.Seconds()))
 }
 
 func (c *Config) tooSlow(bytesPerSecond int64) bool {

@@ -22,10 +22,18 @@ func (b *bandwidth) addFlags(f *pflag.FlagSet) {
 	f.Var(&b.write, "write-limit", "--bandwidth-limit of writes alone")
 }
 
+const (
+	// mostCopies is how many bytes move for one byte of a file at most: a put sends three copies, or
+	// its parity.
+	mostCopies = 3
+	// leastRate is the least that the client takes.
+	leastRate = 1 << 20
+)
+
 // apply puts the flags into cfg, which has the memory and the patience.
 func (b *bandwidth) apply(cfg *client.Config) error {
 	cfg.ReadBytesPerSecond, cfg.WriteBytesPerSecond = int64(cmp.Or(b.read, b.both)), int64(cmp.Or(b.write, b.both))
-	least := rateFlag(float64(cfg.MemoryBytes)/cfg.Patience.Seconds()) + 1
+	least := max(leastRate, rateFlag(mostCopies*float64(cfg.MemoryBytes)/cfg.Patience.Seconds())+1)
 	for _, rate := range []rateFlag{b.read, b.write, b.both} {
 		if rate != 0 && rate < least {
 			return cli.UsageError("a limit of %s is too low: what --memory holds must move within --patience. Use %s at least, or less --memory", rate.String(), least.String())
