@@ -131,6 +131,9 @@ func (fs *fileSystem) setAttr(ctx context.Context, inode moraine.InodeID, in *go
 	if set.AccessTime != nil {
 		fs.atimes.set(ctx, inode)
 	}
+	if set.Size != nil {
+		fs.prefetches.stop(ctx, inode)
+	}
 	attr, err := fs.client.Inodes().SetAttr(ctx, inode, set)
 	if err != nil {
 		return client.Attr{}, err

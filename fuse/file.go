@@ -73,7 +73,7 @@ func (o *openFiles) openPinned(ctx context.Context, s *openInode, flags uint32, 
 	out.OpenFlags = o.pagesFor(f, flags)
 	out.Fh = o.add(f)
 	f.record(o.files.state, unique, synced)
-	o.prefetches.opened(f)
+	o.prefetches.opened(f, flags)
 	if o.atimes.noteOpen(f, flags, out.OpenFlags) {
 		o.forget(inode)
 	}

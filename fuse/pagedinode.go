@@ -202,3 +202,22 @@ func (n *pagedInode) unlocked(todo []span) []span {
 	}
 	return slices.DeleteFunc(todo, func(s span) bool { return s.off >= s.end })
 }
+
+// isIn reports whether the pages are watched in an epoch.
+func (n *pagedInode) isIn(epoch uint64) bool {
+	now, generation := n.now()
+	return now == epoch && generation != 0
+}
+
+// prefetchedIn records that a prefetch was complete in an epoch.
+func (n *pagedInode) prefetchedIn(epoch uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.prefetched = epoch
+}
+
+func (n *pagedInode) isPrefetched() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.prefetched != 0 && n.prefetched == n.epoch
+}

@@ -55,6 +55,7 @@ type prefetches struct {
 type prefetch struct {
 	opens  int
 	cancel context.CancelFunc
+	over   chan struct{} // closed at its end
 }
 
 const (
@@ -64,6 +65,10 @@ const (
 	maxNamed = 1 << 16
 	// openAnswered is when the kernel has the answer of an open. It then drops the pages of the file.
 	openAnswered = 20 * time.Millisecond
+	// prefetchTries is how often the mount begins to read a file of whose pages it has no cache lease, or had lost
+	// it: the client has just begun, or another one has just made the file. The first pause is prefetchPause, each
+	// further one twice as long.
+	prefetchTries, prefetchPause = 6, 100 * time.Millisecond
 )
 
 func newPrefetches(p Prefetch, o *openFiles, bytes prometheus.Counter) *prefetches {
@@ -94,9 +99,9 @@ func (p *prefetches) matches(name string) bool {
 	return false
 }
 
-// opened begins to read a file that has pages, unless that was done or runs. Each call has a closed.
-func (p *prefetches) opened(f *file) {
-	if f.paged == nil || f.direct {
+// opened begins to read a file that was opened for reading, unless that was done or runs. Each call has a closed.
+func (p *prefetches) opened(f *file, flags uint32) {
+	if f.writes || flags&(unix.O_DIRECT|unix.O_TRUNC) != 0 {
 		return
 	}
 	p.mu.Lock()
@@ -111,11 +116,29 @@ func (p *prefetches) opened(f *file) {
 		return
 	}
 	ctx, cancel := context.WithCancel(p.open.unlocking)
-	p.of[inode], f.prefetched = &prefetch{opens: 1, cancel: cancel}, true
+	run := &prefetch{opens: 1, cancel: cancel, over: make(chan struct{})}
+	p.of[inode], f.prefetched = run, true
 	p.open.background.Go(func() {
+		defer close(run.over)
 		defer cancel()
 		p.run(ctx, inode)
 	})
+}
+
+// stop ends the prefetch of a file whose size is about to change, before its last bytes reach the kernel: after the
+// change these would be old.
+func (p *prefetches) stop(ctx context.Context, inode moraine.InodeID) {
+	p.mu.Lock()
+	run := p.of[inode]
+	p.mu.Unlock()
+	if run == nil {
+		return
+	}
+	run.cancel()
+	select {
+	case <-run.over:
+	case <-ctx.Done(): // the change fails too
+	}
 }
 
 // closed ends the prefetch with the last file that needs it.
@@ -145,25 +168,54 @@ func (p *prefetches) run(ctx context.Context, inode moraine.InodeID) {
 	case <-ctx.Done():
 		return
 	}
-	h, err := p.open.client.Inodes().OpenHandle(ctx, inode, client.HandleOptions{Level: p.open.level})
-	if err != nil {
-		return
-	}
-	defer func() { _ = h.Close(context.WithoutCancel(ctx)) }() // nothing was written
-	n := p.open.pages.use(inode)
-	defer p.open.pages.leave(n)
-	epoch, ok := p.open.pages.beginPrefetch(n, h.Attr().Generation())
-	if !ok {
-		return
-	}
-	if err := p.read(ctx, h, n, epoch); err != nil && ctx.Err() == nil {
-		p.open.log.Debug("a file could not be prefetched", "inode", inode, "err", err)
+	var generation moraine.Generation
+	for try := range prefetchTries {
+		if p.once(ctx, inode, &generation) {
+			return
+		}
+		select {
+		case <-time.After(prefetchPause << try):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
+// once reads a file of a generation, or of any that it then sets. It returns false if the mount lost the lease of its
+// pages meanwhile.
+func (p *prefetches) once(ctx context.Context, inode moraine.InodeID, generation *moraine.Generation) (over bool) {
+	h, err := p.open.client.Inodes().OpenHandle(ctx, inode, client.HandleOptions{Level: p.open.level})
+	if err != nil {
+		return true
+	}
+	defer func() { _ = h.Close(context.WithoutCancel(ctx)) }() // nothing was written
+	now := h.Attr().Generation()
+	if *generation != 0 && now != *generation {
+		return true
+	}
+	*generation = now
+	n := p.open.pages.use(inode)
+	defer p.open.pages.leave(n)
+	if n.isPrefetched() {
+		return true
+	}
+	if n.watched() != now && !p.open.pages.watch(n, now) {
+		return false
+	}
+	epoch, ok := p.open.pages.beginPrefetch(n, now)
+	if !ok {
+		return false
+	}
+	whole, err := p.read(ctx, h, n, epoch)
+	if err != nil && ctx.Err() == nil {
+		p.open.log.Debug("a file could not be prefetched", "inode", inode, "err", err)
+	}
+	return whole || err != nil
+}
+
 // read reads the file in pieces, in order, until its end, or until its pages are no longer of the
-// epoch.
-func (p *prefetches) read(ctx context.Context, h *client.Handle, n *pagedInode, epoch uint64) error {
+// epoch: then it is not whole.
+func (p *prefetches) read(ctx context.Context, h *client.Handle, n *pagedInode, epoch uint64) (whole bool, err error) {
 	buf := make([]byte, maxRequest)
 	most := h.Size()
 	if !p.CacheOnly {
@@ -172,16 +224,19 @@ func (p *prefetches) read(ctx context.Context, h *client.Handle, n *pagedInode, 
 	for off := int64(0); off < most; {
 		got, err := h.ReadAt(ctx, buf, off)
 		if err != nil && err != io.EOF {
-			return err
+			return false, err
 		}
-		if got == 0 || !p.keep(n, epoch, off, buf[:got]) {
-			return nil
+		if got == 0 || ctx.Err() != nil {
+			return true, ctx.Err()
+		}
+		if !p.keep(n, epoch, off, buf[:got]) {
+			return false, nil
 		}
 		p.bytes.Add(float64(got))
 		off += int64(got)
 	}
 	n.prefetchedIn(epoch)
-	return nil
+	return true, nil
 }
 
 // keep gives the kernel bytes for the pages of a file, if they are of the epoch. A drop that begins
@@ -204,14 +259,14 @@ func (p *prefetches) keep(n *pagedInode, epoch uint64, off int64, b []byte) bool
 	return true
 }
 
-// roomForPages is how many bytes of one file a prefetch gives the kernel at most: half of the
-// memory of the machine, so that the end of a large file does not push out its beginning.
+// roomForPages is how many bytes of one file a prefetch gives the kernel at most: all together half of
+// the memory of the machine, so that the end of a large file does not push out its beginning.
 func roomForPages() int64 {
 	var s unix.Sysinfo_t
 	if err := unix.Sysinfo(&s); err != nil {
 		return 0
 	}
-	return int64(uint64(s.Totalram) * uint64(s.Unit) / 2)
+	return int64(uint64(s.Totalram) * uint64(s.Unit) / 2 / prefetchesAtOnce)
 }
 
 // beginPrefetch returns the epoch in which the pages of a file with this generation may be filled;
@@ -219,7 +274,7 @@ func roomForPages() int64 {
 func (p *pages) beginPrefetch(n *pagedInode, generation moraine.Generation) (epoch uint64, ok bool) {
 	n.turn.Lock()
 	defer n.turn.Unlock()
-	if n.watched() != generation || generation == 0 || n.isPrefetched() {
+	if n.watched() != generation || generation == 0 {
 		return 0, false
 	}
 	if _, clean := n.opened(); !clean {
@@ -227,23 +282,4 @@ func (p *pages) beginPrefetch(n *pagedInode, generation moraine.Generation) (epo
 	}
 	epoch, _ = n.now()
 	return epoch, true
-}
-
-// isIn reports whether the pages are watched in an epoch.
-func (n *pagedInode) isIn(epoch uint64) bool {
-	now, generation := n.now()
-	return now == epoch && generation != 0
-}
-
-// prefetchedIn records that a prefetch was complete in an epoch.
-func (n *pagedInode) prefetchedIn(epoch uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.prefetched = epoch
-}
-
-func (n *pagedInode) isPrefetched() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.prefetched != 0 && n.prefetched == n.epoch
 }
