@@ -118,6 +118,7 @@ func (l *commitLog) finishSmall(ctx context.Context, f *File, st *stripeio.Strip
 		return nil, retry.BadReply("commit")
 	}
 	f.c.incarnation.Store(uint32(r.Attr.Generation >> 56))
+	f.inode.Store(r.Attr.Inode)
 	l.crc, l.protects = crc.Sum(content), r.Protects
 	return r.Attr, nil
 }

@@ -133,7 +133,9 @@ func TestASmallFileWhoseCommitFails(t *testing.T) {
 		})
 		_, err := begin("/lost", client.CreateOptions{}).Commit(c.ctx)
 		require.NoError(t, err)
-		require.Equal(t, []string{"commit", "commit"}, take())
+		tries := take()
+		require.Greater(t, len(tries), 1)
+		require.Equal(t, []string{"commit"}, slices.Compact(tries))
 		require.Equal(t, []string{"lost"}, names())
 		whole("/lost")
 

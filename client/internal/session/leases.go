@@ -194,7 +194,9 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 			k.meta.metrics.LoanWaits.Inc()
 		}
 		req := k.cache.keeping()
-		req.WaitMillis = uint32(recallWait.Milliseconds())
+		if len(req.Returned) == 0 { // a returned lease is granted again only after the answer
+			req.WaitMillis = uint32(recallWait.Milliseconds())
+		}
 		r, err := k.ask(ctx, s, req, recallWait+k.meta.attempt)
 		if err != nil {
 			k.cache.unkept(req)
