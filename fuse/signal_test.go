@@ -25,7 +25,7 @@ func TestSignalsReachWritersThatFillTheMemory(t *testing.T) {
 			c := startCluster(t, incluster.Options{Seed: 1})
 			m := mount(t, c, "c1", mountOptions{
 				client: client.Config{MemoryBytes: 24 << 20, Patience: time.Hour},
-				mount:  fuse.Config{RequestBytes: 4 << 20, Patience: time.Hour, EndPatience: time.Second}})
+				mount:  fuse.Config{RequestBytes: 4 << 20, Patience: time.Hour, EndPatience: 30 * time.Second}})
 			writers := startWriters(t, c, m, 8)
 			waitUntilNothingIsRead(t, m)
 			requireEnd(t, writers, signal)
