@@ -81,7 +81,6 @@ func record(prog int, seq int64, filler int) []byte {
 type scanned struct {
 	count  [2]map[int64]int
 	newest [2]int64
-	wrong  []string
 }
 
 // scan reads a log. A line that is no record is wrong.
